@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A dispatcher is the whole path from tokens and their experts to the combined output, forward and backward: plan,
+// permute, exchange over ep, expert MLP, exchange back, weighted sum at the source. One file per dispatcher.
+// Shapes: T tokens of this rank, K choices a token, H hidden, I expert width, E experts (E_local on this rank).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/group.h"
+
+namespace expertmesh::moe {
+
+// What is decided once per layer and micro-batch and kept for the recompute: the choice itself and the split sizes that
+// follow from it (a few bytes a token). Filled by the first forward, read by later ones.
+struct Routing {
+  bool decided = false;
+  at::Tensor ids_TK;                        // int64, global expert ids
+  std::vector<int64_t> send_counts;         // rows to each ep rank
+  std::vector<int64_t> recv_counts;         // rows from each ep rank
+  at::Tensor tokens_per_source_SE;          // int64 [ep_size, E_local]: rows that each source sends to each local expert
+};
+
+struct ExpertWeights {
+  at::Tensor gate_up_proj;  // [E_local, 2I, H], gate rows first
+  at::Tensor down_proj;     // [E_local, H, I]
+};
+
+class Dispatcher {
+ public:
+  virtual ~Dispatcher() = default;
+  virtual std::string_view name() const = 0;
+
+  // out_TH = sum_k weights[t, k] * MLP_{ids[t, k]}(hidden[t]), summed in fp32, in hidden's dtype. Differentiable in
+  // hidden, weights_TK (fp32) and both weight tensors. Gradients of experts without tokens are zeros.
+  // Collective over ep, forward and backward, also with T == 0.
+  virtual at::Tensor forward(const at::Tensor& hidden_TH, const at::Tensor& weights_TK, Routing& routing,
+                             const ExpertWeights& weights, comm::Group& ep) const = 0;
+};
+
+struct DispatcherInfo {
+  std::string_view name;
+  std::string_view status;  // "reference", "validated", "experimental"
+  std::string_view needs;
+  std::unique_ptr<Dispatcher> (*make)();
+};
+
+// The table: one row each.
+std::span<const DispatcherInfo> dispatchers();
+
+// Throws kConfig listing the known names.
+std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name);
+
+}  // namespace expertmesh::moe
