@@ -88,7 +88,9 @@ class Group {
   virtual std::unique_ptr<Work> broadcast_async(std::span<std::byte> data, int root, std::string_view tag) = 0;
   virtual void barrier(std::string_view tag) = 0;
 
-  void all_gather(std::vector<GatherPart> parts, std::string_view tag) { all_gather_async(std::move(parts), tag)->wait(); }
+  void all_gather(std::vector<GatherPart> parts, std::string_view tag) {
+    all_gather_async(std::move(parts), tag)->wait();
+  }
   void reduce_scatter(std::vector<ReducePart> parts, std::string_view tag) {
     reduce_scatter_async(std::move(parts), tag)->wait();
   }
@@ -96,7 +98,9 @@ class Group {
     all_reduce_async(std::move(parts), op, tag)->wait();
   }
   void all_to_all(AllToAllPart part, std::string_view tag) { all_to_all_async(part, tag)->wait(); }
-  void broadcast(std::span<std::byte> data, int root, std::string_view tag) { broadcast_async(data, root, tag)->wait(); }
+  void broadcast(std::span<std::byte> data, int root, std::string_view tag) {
+    broadcast_async(data, root, tag)->wait();
+  }
 
   // Conveniences built on the above, the same on every engine.
   double all_reduce_double(double value, ReduceOp op, std::string_view tag);

@@ -13,8 +13,11 @@
 
 #include "base/error.h"
 #include "comm/group.h"
+#include "comm/ledger.h"
 
 namespace expertmesh::comm {
+
+class Meshes;
 
 class World {
  public:
@@ -36,17 +39,39 @@ class World {
 
   // Ends every wait of every rank with kPeerLost. The first cause wins; idempotent.
   virtual void abort(const base::Error& cause) = 0;
+
+  // The flight recorder of this rank.
+  virtual Ledger& ledger() = 0;
+
+ private:
+  // How Meshes::build divided this world; it may be divided once.
+  friend class Meshes;
+  std::string divided_as_;
+  std::weak_ptr<const Meshes> meshes_;
+};
+
+// What happened when a job failed: for the report and the flight records.
+struct FailureReport {
+  base::Error cause;                      // with its rank
+  std::vector<base::Error> consequences;  // what the other ranks saw, in order of arrival
+  std::vector<const Ledger*> ledgers;     // by rank; of the ranks that this process has
+  std::vector<int> ranks;                 // whose ledgers these are
 };
 
 struct WorldOptions {
-  std::chrono::milliseconds timeout = std::chrono::seconds(18000);  // of one collective (dist_timeout)
+  std::chrono::milliseconds timeout = std::chrono::seconds(18000);      // of one collective (dist_timeout)
+  std::chrono::milliseconds setup_timeout = std::chrono::seconds(300);  // for all ranks to appear
+  std::chrono::milliseconds stuck_after = std::chrono::seconds(3);      // from an abort to on_stuck
+  // Called once when the job has failed, before the cause is thrown or on_stuck is called.
+  std::function<void(const FailureReport&)> on_failure;
 };
 
 std::unique_ptr<World> make_single_world(const WorldOptions& options = {});
 
 // Runs `body` on `size` rank threads, each with its own World, and joins them. A body that throws aborts the others;
 // after all have left, the first primary cause is thrown, with its rank filled in. A thread that has not come back
-// 3 s after an abort cannot be killed: `on_stuck` is called (it must not return: report and _exit).
+// `stuck_after` from an abort cannot be killed: `on_stuck` is called (it must not return: report and _exit; left out,
+// the cause is logged and the process leaves with its code).
 void run_threads(int size, const WorldOptions& options, const std::function<void(World&)>& body,
                  const std::function<void(const base::Error&)>& on_stuck = {});
 

@@ -10,7 +10,8 @@ namespace {
 
 bool says_out_of_memory(std::string_view text) {
   return text.find("not enough memory") != std::string_view::npos ||
-         text.find("out of memory") != std::string_view::npos || text.find("t allocate memory") != std::string_view::npos;
+         text.find("out of memory") != std::string_view::npos ||
+         text.find("t allocate memory") != std::string_view::npos;
 }
 
 }  // namespace
