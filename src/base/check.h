@@ -18,12 +18,11 @@ inline std::string check_text(const char* expression) { return fmt::format("chec
 }  // namespace expertmesh::base::detail
 
 // EXPERTMESH_CHECK(rows == ids.size(), "{} rows for {} ids", rows, ids.size());
-#define EXPERTMESH_CHECK(condition, ...)                                                             \
-  do {                                                                                               \
-    if (!(condition)) [[unlikely]] {                                                                 \
-      throw ::expertmesh::base::Error(                                                               \
-          ::expertmesh::base::Code::kInternal, "internal",                                           \
-          ::expertmesh::base::detail::check_text(#condition __VA_OPT__(, ) __VA_ARGS__))             \
-          .at(fmt::format("{}:{}", __FILE__, __LINE__));                                             \
-    }                                                                                                \
+#define EXPERTMESH_CHECK(condition, ...)                                                                             \
+  do {                                                                                                               \
+    if (!(condition)) [[unlikely]] {                                                                                 \
+      throw ::expertmesh::base::Error(::expertmesh::base::Code::kInternal, "internal",                               \
+                                      ::expertmesh::base::detail::check_text(#condition __VA_OPT__(, ) __VA_ARGS__)) \
+          .at(fmt::format("{}:{}", __FILE__, __LINE__));                                                             \
+    }                                                                                                                \
   } while (false)

@@ -3,13 +3,13 @@
 // Grammar: error[room/topic] where: message. hint
 #pragma once
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace expertmesh::base {
 

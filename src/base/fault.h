@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named points where tests make a rank fail: EXPERTMESH_FAULT=point:rank=1:hit=3:do=kill (several: separated by commas).
-// Actions: kill, stop, throw, hang, sleep_ms=N, exit, nan (the caller of fault_wants_nan poisons its value), count.
-// Costs one relaxed load where no fault is set.
+// Named points where tests make a rank fail: EXPERTMESH_FAULT=point:rank=1:hit=3:do=kill (several: separated by
+// commas). Actions: kill, stop, throw, hang, sleep_ms=N, exit, nan (the caller of fault_wants_nan poisons its value),
+// count. Hits are counted from 1, for each rank alone: hit=3 is the third, hit=3+ the third and all later ones, no hit
+// every one. The point * stands for all of them. Costs one relaxed load where no fault is set.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,8 @@
 
 namespace expertmesh::base {
 
-// Reads EXPERTMESH_FAULT, or the given text; throws Error(kUsage) for text that does not parse. Once, before ranks start.
+// Reads EXPERTMESH_FAULT, or the given text; throws Error(kUsage) for text that does not parse. Once, before ranks
+// start.
 void configure_faults(std::string_view text);
 void configure_faults_from_environment();
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every touch of the file system goes through FileSystem, so that tests can inject faults. Paths are UTF-8 strings.
-// Errors: base::Error with the code the caller chose (`code`), the path in `where`, the system's reason in the message.
+// Errors: base::Error with the code the caller chose (`code`), the path in `where`, the system's reason in the message;
+// a full disk is always Code::kResources.
 #pragma once
 
 #include <cstddef>
@@ -55,10 +56,11 @@ class FileSystem {
   // exclusive: an existing file is an error; otherwise it is truncated.
   virtual std::unique_ptr<WritableFile> create(const std::string& path, bool exclusive = false) = 0;
   virtual std::unique_ptr<WritableFile> open_append(const std::string& path) = 0;
+  virtual std::unique_ptr<WritableFile> open_update(const std::string& path) = 0;  // an existing file, for pwrite
   virtual void make_directories(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& path) const = 0;  // names, sorted
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  virtual void remove_file(const std::string& path) = 0;
+  virtual void remove_file(const std::string& path) = 0;  // no error where it is not there
   virtual void remove_tree(const std::string& path) = 0;  // no error where it is not there; links are not followed
   virtual void sync_directory(const std::string& path) = 0;
   virtual uint64_t free_space_bytes(const std::string& path) const = 0;

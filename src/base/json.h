@@ -3,7 +3,9 @@
 // numbers keep whether they were integers, objects keep their order. No silent conversions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,10 +21,16 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<std::pair<std::string, Json>>;  // in the order of the text
 
-  // An integer that fits neither int64 nor uint64 is kept as double.
-  using Value = std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, Array, Object>;
+  // An integer that fits neither int64 nor uint64: kept as its digits, so that it is written back unchanged.
+  struct BigInteger {
+    std::string digits;  // with its sign
+    bool operator==(const BigInteger& other) const = default;
+  };
+  // An integer is int64_t where it fits, else uint64_t, else BigInteger.
+  using Value = std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, Array, Object, BigInteger>;
 
   Json() : value_(nullptr) {}
+  // Implicit on purpose: {{"a", 1}, {"b", "x"}} reads as what it is. NOLINTBEGIN(google-explicit-constructor)
   Json(std::nullptr_t) : value_(nullptr) {}
   Json(bool value) : value_(value) {}
   Json(int value) : value_(static_cast<int64_t>(value)) {}
@@ -34,11 +42,14 @@ class Json {
   Json(std::string_view value) : value_(std::string(value)) {}
   Json(Array value) : value_(std::move(value)) {}
   Json(Object value) : value_(std::move(value)) {}
+  Json(BigInteger value) : value_(std::move(value)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
   bool is_bool() const { return std::holds_alternative<bool>(value_); }
   bool is_integer() const {
-    return std::holds_alternative<int64_t>(value_) || std::holds_alternative<uint64_t>(value_);
+    return std::holds_alternative<int64_t>(value_) || std::holds_alternative<uint64_t>(value_) ||
+           std::holds_alternative<BigInteger>(value_);
   }
   bool is_number() const { return is_integer() || std::holds_alternative<double>(value_); }
   bool is_string() const { return std::holds_alternative<std::string>(value_); }
@@ -86,10 +97,15 @@ struct JsonError : std::exception {
 };
 Json parse_json(std::string_view text, const JsonLimits& limits = {});
 
-// Compact: {"a":1}. Python: {"a": 1, "b": [1, 2]} exactly as json.dumps(ensure_ascii=False) writes it, floats too.
-// Pretty: two spaces an indent, as json.dumps(indent=2, ensure_ascii=False).
+// A parsed tree is as deep as max_depth allows; destroying and printing it recurse to that depth, so keep it moderate.
+// Compact: {"a":1}; a number that is not finite becomes null. Python: {"a": 1, "b": [1, 2]} exactly as
+// json.dumps(ensure_ascii=False) writes it, floats too (NaN, Infinity). Pretty: two spaces an indent, as
+// json.dumps(indent=2, ensure_ascii=False).
 enum class JsonStyle { kCompact, kPython, kPretty };
 std::string dump_json(const Json& value, JsonStyle style = JsonStyle::kCompact);
+
+// A number as Python's repr writes it: 1.0, 1e-05, 1e+16, 0.1, nan, inf.
+std::string python_float_repr(double value);
 
 // A quoted and escaped JSON string.
 std::string json_quote(std::string_view text);

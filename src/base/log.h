@@ -2,11 +2,11 @@
 // Log lines on stderr: "[info] text". Results go to stdout, log lines never do. Threads: any.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace expertmesh::base {
 
