@@ -38,7 +38,7 @@ class Module {
 
  protected:
   // Makes a parameter named path() + "." + name.
-  Parameter& add_parameter(std::string_view name, std::vector<int64_t> shape, Parameter::Options options = {});
+  Parameter& add_parameter(std::string_view name, std::vector<int64_t> shape, const Parameter::Options& options = {});
   // Registers a member as child; the member outlives this module's use.
   void add_child(Module& child) { children_.push_back(&child); }
 

@@ -4,12 +4,12 @@
 // Owns: its tensors. Threads: one rank. Before materialize() there are shapes only.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "comm/group.h"
 #include "shard/slice.h"
@@ -23,8 +23,7 @@ class Parameter {
     bool keep_fp32 = false;  // stays fp32 in memory whatever `bf16` says (A_log, dt_bias)
   };
 
-  Parameter(std::string name, std::vector<int64_t> global_shape, Options options);
-  Parameter(std::string name, std::vector<int64_t> global_shape) : Parameter(std::move(name), std::move(global_shape), Options{}) {}
+  Parameter(std::string name, std::vector<int64_t> global_shape, const Options& options);
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 
@@ -68,13 +67,21 @@ class Parameter {
   // This rank's shard, contiguous, local_shape().
   at::Tensor& local() { return local_; }
   const at::Tensor& local() const { return local_; }
-  // The shard's gradient in fp32; undefined until the first reduction of a step.
+  // The shard's gradient of this step in fp32, local_shape(). Valid where has_grad().
   at::Tensor& grad() { return grad_; }
   const at::Tensor& grad() const { return grad_; }
+  bool has_grad() const { return has_grad_; }
+  void clear_grad() { has_grad_ = false; }
+  // Makes the step's gradient zero where no reduction has brought one.
+  void ensure_grad();
 
   // The unsharded leaf (requires_grad where trainable). Programmer error while it is resharded.
   const at::Tensor& value() const;
   bool is_unsharded() const { return is_unsharded_; }
+
+  // An fp32 gradient of the unsharded tensor to add to, for operators that form it themselves (head, embedding) instead
+  // of through value().grad(). Zero at first use in a micro-batch; Unit::reduce_gradients takes it from there.
+  at::Tensor& full_grad();
 
  private:
   friend class Unit;
@@ -87,11 +94,12 @@ class Parameter {
   Box unsharded_box_, local_box_;
   int shard_dim_ = -1;
   std::shared_ptr<comm::Group> shard_group_;
-  int64_t rows_ = 1;                // of GatherPart: product of the dims before shard_dim_
-  std::vector<int64_t> lens_;       // of GatherPart: elements a row, by group rank
+  int64_t rows_ = 1;           // of GatherPart: product of the dims before shard_dim_
+  std::vector<int64_t> lens_;  // of GatherPart: elements a row, by group rank
   std::vector<std::shared_ptr<comm::Group>> replica_groups_;
 
-  at::Tensor local_, grad_, full_;
+  at::Tensor local_, grad_, full_, full_grad_;
+  bool has_grad_ = false;
   bool is_unsharded_ = false;
 };
 

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shard/unit.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace expertmesh::shard {
+namespace {
+
+// What this micro-batch left as the parameter's full gradient; zeros where nothing did.
+at::Tensor take_full_gradient(const Parameter& parameter, at::Tensor& full, at::Tensor& full_grad) {
+  at::Tensor gradient = std::exchange(full_grad, {});
+  const at::Tensor from_autograd = std::exchange(full.mutable_grad(), {});
+  if (gradient.defined()) return from_autograd.defined() ? gradient.add_(from_autograd) : gradient;
+  if (from_autograd.defined()) return from_autograd.contiguous();
+  return at::zeros(parameter.unsharded_shape(), at::TensorOptions().dtype(parameter.dtype()));
+}
+
+}  // namespace
+
+comm::DType comm_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return comm::DType::kF32;
+    case at::kBFloat16:
+      return comm::DType::kBF16;
+    case at::kDouble:
+      return comm::DType::kF64;
+    case at::kLong:
+      return comm::DType::kI64;
+    default:
+      EXPERTMESH_CHECK(false, "no collective for {}", c10::toString(type));
+  }
+}
+
+at::DataPtr BufferPool::take(size_t bytes) {
+  auto& buffers = free_[bytes];
+  if (buffers.empty()) return c10::GetCPUAllocator()->allocate(bytes);
+  at::DataPtr buffer = std::move(buffers.back());
+  buffers.pop_back();
+  return buffer;
+}
+
+void BufferPool::give(size_t bytes, at::DataPtr buffer) { free_[bytes].push_back(std::move(buffer)); }
+
+Unit::Unit(std::string name, std::vector<Parameter*> parameters, GatherMode mode, BufferPool& pool)
+    : name_(std::move(name)), parameters_(std::move(parameters)), mode_(mode), pool_(pool) {
+  for (Parameter* parameter : parameters_) {
+    if (parameter->shard_group() == nullptr) continue;
+    EXPERTMESH_CHECK(group_ == nullptr || group_ == parameter->shard_group(), "{}: two shard groups", name_);
+    group_ = parameter->shard_group();
+    sharded_.push_back(parameter);
+  }
+  if (sharded_.empty()) state_ = State::kUnsharded;
+}
+
+Unit::~Unit() = default;
+
+void Unit::unshard() {
+  if (state_ != State::kSharded) return;
+  for (Parameter* parameter : sharded_) {
+    const size_t bytes = parameter->full_.numel() * parameter->full_.element_size();
+    auto* storage = parameter->full_.storage().unsafeGetStorageImpl();
+    storage->set_data_ptr_noswap(pool_.take(bytes));
+    storage->set_nbytes(bytes);
+  }
+  if (mode_ == GatherMode::kFlat) {
+    gather_ = std::make_unique<FlatGather>(*group_, gather_parts(), name_);
+  } else {
+    work_ = group_->all_gather_async(gather_parts(), name_);
+  }
+  state_ = State::kPosted;
+}
+
+std::vector<comm::GatherPart> Unit::gather_parts() const {
+  std::vector<comm::GatherPart> parts;
+  for (Parameter* parameter : sharded_) {
+    parts.push_back({.local = parameter->local_.const_data_ptr(),
+                     .full = parameter->full_.mutable_data_ptr(),
+                     .rows = parameter->rows_,
+                     .lens = parameter->lens_,
+                     .dtype = comm_dtype(parameter->dtype())});
+  }
+  return parts;
+}
+
+void Unit::wait() {
+  unshard();
+  if (state_ != State::kPosted) return;
+  if (gather_ != nullptr) {
+    gather_->finish();
+    gather_.reset();
+  } else {
+    work_->wait();
+    work_.reset();
+  }
+  for (Parameter* parameter : sharded_) parameter->is_unsharded_ = true;
+  state_ = State::kUnsharded;
+}
+
+void Unit::reshard() {
+  if (sharded_.empty() || state_ == State::kSharded) return;
+  wait();
+  for (Parameter* parameter : sharded_) {
+    auto* storage = parameter->full_.storage().unsafeGetStorageImpl();
+    const size_t bytes = storage->nbytes();
+    pool_.give(bytes, storage->set_data_ptr(at::DataPtr()));
+    storage->set_nbytes(0);
+    parameter->is_unsharded_ = false;
+  }
+  state_ = State::kSharded;
+}
+
+// Whole on this rank: full_grad() wrote into grad() itself; what autograd left is added.
+void Unit::keep_unsharded_gradient(Parameter& parameter) {
+  const at::Tensor gradient = std::exchange(parameter.full_.mutable_grad(), {});
+  if (!gradient.defined()) return;
+  if (parameter.has_grad_) {
+    parameter.grad_.add_(gradient);
+    return;
+  }
+  if (!parameter.grad_.defined())
+    parameter.grad_ = at::empty(parameter.local_shape(), at::TensorOptions().dtype(at::kFloat));
+  parameter.grad_.copy_(gradient);
+  parameter.has_grad_ = true;
+}
+
+void Unit::reduce_gradients() {
+  std::vector<at::Tensor> gradients;  // alive until the reduction is done
+  std::vector<comm::ReducePart> parts;
+  std::vector<Parameter*> reduced;
+  for (Parameter* parameter : parameters_) {
+    if (!parameter->trainable()) continue;
+    if (parameter->shard_group() == nullptr) {
+      keep_unsharded_gradient(*parameter);
+      continue;
+    }
+    if (!parameter->grad_.defined()) {
+      parameter->grad_ = at::empty(parameter->local_shape(), at::TensorOptions().dtype(at::kFloat));
+    }
+    gradients.push_back(take_full_gradient(*parameter, parameter->full_, parameter->full_grad_));
+    parts.push_back({.full = gradients.back().const_data_ptr(),
+                     .local = parameter->grad_.mutable_data_ptr<float>(),
+                     .rows = parameter->rows_,
+                     .lens = parameter->lens_,
+                     .dtype = comm_dtype(gradients.back().scalar_type()),
+                     .accumulate = parameter->has_grad_});
+    reduced.push_back(parameter);
+  }
+  if (parts.empty()) return;
+  if (mode_ == GatherMode::kFlat) {
+    flat_reduce_scatter(*group_, parts, name_);
+  } else {
+    group_->reduce_scatter(std::move(parts), name_);
+  }
+  for (Parameter* parameter : reduced) parameter->has_grad_ = true;
+}
+
+void finish_reductions(const std::vector<Parameter*>& parameters) {
+  // One collective a replica group, in order of first appearance: the same on all its ranks.
+  std::vector<std::pair<comm::Group*, std::vector<comm::AllReducePart>>> groups;
+  for (Parameter* parameter : parameters) {
+    if (!parameter->trainable()) continue;
+    parameter->ensure_grad();
+    for (const auto& group : parameter->replica_groups()) {
+      auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == group.get(); });
+      if (found == groups.end()) found = groups.insert(groups.end(), {group.get(), {}});
+      found->second.push_back({parameter->grad().mutable_data_ptr(), parameter->local_numel(), comm::DType::kF32});
+    }
+  }
+  for (auto& [group, parts] : groups) group->all_reduce(std::move(parts), comm::ReduceOp::kSum, "replica gradients");
+}
+
+}  // namespace expertmesh::shard
