@@ -24,16 +24,14 @@ EXPERTMESH_CHOICES(CpMode, {kUlysses, "ulysses"});
 EXPERTMESH_CHOICES(OnSaveError, {kStop, "stop"}, {kContinue, "continue"});
 EXPERTMESH_CHOICES(PrefLoss, {kSigmoid, "sigmoid"}, {kOrpo, "orpo"}, {kSimpo, "simpo"});
 EXPERTMESH_CHOICES(PrefWeighting, {kPairs, "pairs"}, {kTokens, "tokens"});
-EXPERTMESH_CHOICES(SampleBackend, {kHf, "hf"}, {kVllm, "vllm"});
-EXPERTMESH_CHOICES(DistBackend, {kFsdp2, "fsdp2"}, {kFsdpTurbo, "fsdpturbo"}, {kDeepSpeed, "deepspeed"});
+EXPERTMESH_CHOICES(SampleBackend, {kHf, "hf"});
+EXPERTMESH_CHOICES(DistBackend, {kFsdp2, "fsdp2"}, {kFsdpTurbo, "fsdpturbo"});
 EXPERTMESH_CHOICES(Dispatcher, {kEager, "eager"}, {kFused, "fused"}, {kMc2, "mc2"}, {kDomino, "domino"},
                    {kAuto, "auto"});
 EXPERTMESH_CHOICES(FsdpImplementation, {kNative, "native"}, {kCustom, "custom"});
 EXPERTMESH_CHOICES(InitMode, {kDefault, "init_on_default"}, {kRank0, "init_on_rank0"}, {kMeta, "init_on_meta"});
 EXPERTMESH_CHOICES(Kernel, {kAuto, "auto"}, {kFlashLinearAttention, "flash-linear-attention"},
-                   {kReference, "reference"}, {kLiger, "liger_kernel"}, {kCudaFusedMoe, "cuda_fused_moe"},
-                   {kNpuFusedMoe, "npu_fused_moe"}, {kNpuFusedRmsNorm, "npu_fused_rmsnorm"},
-                   {kNpuFusedRope, "npu_fused_rope"}, {kNpuFusedSwiglu, "npu_fused_swiglu"});
+                   {kReference, "reference"});
 EXPERTMESH_CHOICES(LinearAttentionOp, {kChunkGatedDeltaRule, "chunk_gated_delta_rule"},
                    {kFusedRecurrentGatedDeltaRule, "fused_recurrent_gated_delta_rule"});
 EXPERTMESH_CHOICES(Optimizer, {kAdamW, "adamw"}, {kSgd, "sgd"}, {kMuon, "muon"});
@@ -41,8 +39,50 @@ EXPERTMESH_CHOICES(MasterWeights, {kFp32, "fp32"}, {kNone, "none"});
 EXPERTMESH_CHOICES(Schedule, {kConstant, "constant"}, {kLinear, "linear"}, {kCosine, "cosine"});
 EXPERTMESH_CHOICES(PeftKind, {kLora, "lora"}, {kFreeze, "freeze"});
 EXPERTMESH_CHOICES(InferDType, {kAuto, "auto"}, {kFloat16, "float16"}, {kFloat32, "float32"}, {kBFloat16, "bfloat16"});
-EXPERTMESH_CHOICES(QuantKind, {kBnb, "bnb"}, {kAuto, "auto"});
-
 #undef EXPERTMESH_CHOICES
+
+#define EXPERTMESH_REFUSED(Enum, ...)                     \
+  template <>                                             \
+  std::span<const RefusedName> refused_names<Enum>() {    \
+    static constexpr RefusedName kRows[] = {__VA_ARGS__}; \
+    return kRows;                                         \
+  }                                                       \
+  static_assert(true)
+#define EXPERTMESH_NONE_REFUSED(Enum)                  \
+  template <>                                          \
+  std::span<const RefusedName> refused_names<Enum>() { \
+    return {};                                         \
+  }                                                    \
+  static_assert(true)
+
+EXPERTMESH_REFUSED(DistBackend, {"deepspeed", "Use fsdp2 or fsdpturbo."}, {"ddp", "Leave dist_config out."});
+EXPERTMESH_REFUSED(SampleBackend, {"vllm", "Use hf."});
+EXPERTMESH_REFUSED(Kernel, {"liger_kernel", "The built-in loss already works without full logits; use auto."},
+                   {"cuda_fused_moe", "The experts' path is chosen by dist_config.ep_dispatcher."},
+                   {"npu_fused_moe", "There is no NPU backend; use auto."},
+                   {"npu_fused_rmsnorm", "There is no NPU backend; use auto."},
+                   {"npu_fused_rope", "There is no NPU backend; use auto."},
+                   {"npu_fused_swiglu", "There is no NPU backend; use auto."});
+EXPERTMESH_NONE_REFUSED(FlashAttention);
+EXPERTMESH_NONE_REFUSED(ModelClass);
+EXPERTMESH_NONE_REFUSED(ChatMarkup);
+EXPERTMESH_NONE_REFUSED(AuxLoss);
+EXPERTMESH_NONE_REFUSED(BatchingStrategy);
+EXPERTMESH_NONE_REFUSED(OnNonfinite);
+EXPERTMESH_NONE_REFUSED(CpMode);
+EXPERTMESH_NONE_REFUSED(OnSaveError);
+EXPERTMESH_NONE_REFUSED(PrefLoss);
+EXPERTMESH_NONE_REFUSED(PrefWeighting);
+EXPERTMESH_NONE_REFUSED(Dispatcher);
+EXPERTMESH_NONE_REFUSED(FsdpImplementation);
+EXPERTMESH_NONE_REFUSED(InitMode);
+EXPERTMESH_NONE_REFUSED(LinearAttentionOp);
+EXPERTMESH_NONE_REFUSED(Optimizer);
+EXPERTMESH_NONE_REFUSED(MasterWeights);
+EXPERTMESH_NONE_REFUSED(Schedule);
+EXPERTMESH_NONE_REFUSED(PeftKind);
+EXPERTMESH_NONE_REFUSED(InferDType);
+#undef EXPERTMESH_REFUSED
+#undef EXPERTMESH_NONE_REFUSED
 
 }  // namespace expertmesh::config

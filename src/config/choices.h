@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of keys that offer a choice, with their spelling in the file. A new choice is one enumerator and one row
-// of its table in choices.cc.
+// of its table in choices.cc. Names that upstream knows and this product refuses for good stand in a table beside it.
 #pragma once
 
 #include <cstdint>
@@ -20,29 +20,18 @@ enum class CpMode { kUlysses };
 enum class OnSaveError { kStop, kContinue };
 enum class PrefLoss { kSigmoid, kOrpo, kSimpo };
 enum class PrefWeighting { kPairs, kTokens };
-enum class SampleBackend { kHf, kVllm };
-enum class DistBackend { kReplicated, kFsdp2, kFsdpTurbo, kDeepSpeed };  // kReplicated is the null section
+enum class SampleBackend { kHf };
+enum class DistBackend { kReplicated, kFsdp2, kFsdpTurbo };  // kReplicated is the null section
 enum class Dispatcher { kEager, kFused, kMc2, kDomino, kAuto };
 enum class FsdpImplementation { kNative, kCustom };
 enum class InitMode { kDefault, kRank0, kMeta };
-enum class Kernel {
-  kAuto,
-  kFlashLinearAttention,
-  kReference,
-  kLiger,
-  kCudaFusedMoe,
-  kNpuFusedMoe,
-  kNpuFusedRmsNorm,
-  kNpuFusedRope,
-  kNpuFusedSwiglu
-};
+enum class Kernel { kAuto, kFlashLinearAttention, kReference };
 enum class LinearAttentionOp { kChunkGatedDeltaRule, kFusedRecurrentGatedDeltaRule };
 enum class Optimizer { kAdamW, kSgd, kMuon };
 enum class MasterWeights { kFp32, kNone };
 enum class Schedule { kConstant, kLinear, kCosine };
 enum class PeftKind { kNone, kLora, kFreeze };  // kNone is the null section
 enum class InferDType { kAuto, kFloat16, kFloat32, kBFloat16 };
-enum class QuantKind { kNone, kBnb, kAuto };  // kNone is the null section
 
 // One spelling of a choice. The enumerators of null sections have none.
 template <typename E>
@@ -51,13 +40,23 @@ struct ChoiceName {
   std::string_view name;
 };
 
-// All spellings, in the order in which messages list them.
+// A name that is known and never accepted, with what to do instead.
+struct RefusedName {
+  std::string_view name;
+  std::string_view instead;  // a full sentence
+};
+
+// All spellings, in the order in which messages list them, and the refused ones. Defined for every enum above.
 template <typename E>
 std::span<const ChoiceName<E>> choices();
+template <typename E>
+std::span<const RefusedName> refused_names();
 
-#define EXPERTMESH_CHOICES(Enum) \
-  template <>                    \
-  std::span<const ChoiceName<Enum>> choices<Enum>()
+#define EXPERTMESH_CHOICES(Enum)                     \
+  template <>                                        \
+  std::span<const ChoiceName<Enum>> choices<Enum>(); \
+  template <>                                        \
+  std::span<const RefusedName> refused_names<Enum>()
 EXPERTMESH_CHOICES(FlashAttention);
 EXPERTMESH_CHOICES(ModelClass);
 EXPERTMESH_CHOICES(ChatMarkup);
@@ -80,7 +79,6 @@ EXPERTMESH_CHOICES(MasterWeights);
 EXPERTMESH_CHOICES(Schedule);
 EXPERTMESH_CHOICES(PeftKind);
 EXPERTMESH_CHOICES(InferDType);
-EXPERTMESH_CHOICES(QuantKind);
 #undef EXPERTMESH_CHOICES
 
 // "fused"; empty for the enumerator of a null section.

@@ -137,8 +137,7 @@ struct KernelConfig {
   std::vector<Kernel> names = {Kernel::kAuto, Kernel::kFlashLinearAttention};  // key `name`, applied left to right
   std::vector<LinearAttentionOp> include_kernels = {LinearAttentionOp::kChunkGatedDeltaRule,
                                                     LinearAttentionOp::kFusedRecurrentGatedDeltaRule};
-  int64_t chunk_size = 64;     // tokens a chunk of the gated delta rule: 16, 32 or 64
-  bool require_logits = true;  // liger_kernel only
+  int64_t chunk_size = 64;  // tokens a chunk of the gated delta rule: 16, 32 or 64
   bool operator==(const KernelConfig&) const = default;
 
   bool has(Kernel kernel) const {
@@ -198,16 +197,6 @@ struct PeftConfig {
   bool operator==(const PeftConfig&) const = default;
 };
 
-// quant_config.
-struct QuantConfig {
-  QuantKind kind = QuantKind::kNone;  // key `name`; null section: no quantization
-  std::optional<int64_t> quantization_bit;
-  std::string compute_dtype = "float16";
-  bool double_quantization = true;
-  std::string quantization_type = "nf4";
-  bool operator==(const QuantConfig&) const = default;
-};
-
 struct Config {
   ModelConfig model;
   DataConfig data;
@@ -223,7 +212,6 @@ struct Config {
   OptimConfig optim;        // optim_config
   ScheduleConfig schedule;  // lr_scheduler_config
   PeftConfig peft;          // peft_config
-  QuantConfig quant;        // quant_config
   bool operator==(const Config&) const = default;
 };
 
