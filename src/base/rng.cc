@@ -96,7 +96,7 @@ std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed) {
   std::vector<int64_t> permutation(static_cast<size_t>(n));
   std::iota(permutation.begin(), permutation.end(), int64_t{0});
   Mt19937 engine(static_cast<uint32_t>(seed));
-  // torch draws 32 bits an element for small n and 64 (the first word is the high one) from here on.
+  // 32 bits an element, as torch draws them; where that would be visibly uneven, 64.
   const bool is_small = n < std::numeric_limits<uint32_t>::max() / 20;
   for (int64_t i = 0; i + 1 < n; ++i) {
     uint64_t bits = engine.next();

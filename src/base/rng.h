@@ -26,7 +26,8 @@ class Mt19937 {
   int at_ = kWords;
 };
 
-// torch.randperm(n, generator=torch.Generator().manual_seed(seed)) of a CPU generator.
+// torch.randperm(n, generator=torch.Generator().manual_seed(seed)) of a CPU generator for n < 2^32 / 20 (214 million);
+// larger ones get a permutation of our own, as fixed but not torch's.
 std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed);
 
 // random.Random(seed) of CPython.
