@@ -4,14 +4,14 @@
 // Shapes: T tokens of this rank, K choices a token, H hidden, I expert width, E experts (E_local on this rank).
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "comm/group.h"
 
@@ -20,11 +20,13 @@ namespace expertmesh::moe {
 // What is decided once per layer and micro-batch and kept for the recompute: the choice itself and the split sizes that
 // follow from it (a few bytes a token). Filled by the first forward, read by later ones.
 struct Routing {
+  // The router's part:
   bool decided = false;
-  at::Tensor ids_TK;                        // int64, global expert ids
-  std::vector<int64_t> send_counts;         // rows to each ep rank
-  std::vector<int64_t> recv_counts;         // rows from each ep rank
-  at::Tensor tokens_per_source_SE;          // int64 [ep_size, E_local]: rows that each source sends to each local expert
+  at::Tensor ids_TK;  // int64, global expert ids
+  // The dispatcher's part, undefined until its first forward:
+  std::vector<int64_t> send_counts;  // rows to each ep rank
+  std::vector<int64_t> recv_counts;  // rows from each ep rank
+  at::Tensor tokens_per_source_SE;   // int64 [ep_size, E_local]: rows that each source sends to each local expert
 };
 
 struct ExpertWeights {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "moe/dispatch_eager.h"
+#include "moe/dispatcher.h"
+
+namespace expertmesh::moe {
+namespace {
+
+constexpr std::array kDispatchers{
+    DispatcherInfo{"eager", "reference", "any CPU, any ep_size", make_eager_dispatcher},
+};
+
+}  // namespace
+
+std::span<const DispatcherInfo> dispatchers() { return kDispatchers; }
+
+std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const DispatcherInfo& info : kDispatchers) {
+    if (info.name == name) return info.make();
+    names.push_back(info.name);
+  }
+  throw base::make_error(base::Code::kConfig, "config/ep_dispatcher", "there is no dispatcher \"{}\".", name)
+      .hint(fmt::format("Use one of: {}.", fmt::join(names, ", ")));
+}
+
+}  // namespace expertmesh::moe

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/stages.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "base/check.h"
+#include "moe/scratch.h"
+#include "ops/cpu/expert_rows.h"
+
+namespace expertmesh::moe {
+namespace {
+
+constexpr int64_t kRowsPerTask = 64;
+
+std::span<const int64_t> int64_span(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<int64_t>(), static_cast<size_t>(tensor.numel())};
+}
+
+// One row of E_local counts goes to each rank.
+at::Tensor exchange_expert_counts(std::span<const int64_t> counts_E, int64_t num_local_experts, comm::Group& ep) {
+  at::Tensor counts_SE = at::empty({ep.size(), num_local_experts}, at::kLong);
+  const std::vector<int64_t> one_each(static_cast<size_t>(ep.size()), 1);
+  ep.all_to_all({.send = counts_E.data(),
+                 .send_counts = one_each,
+                 .recv = counts_SE.mutable_data_ptr<int64_t>(),
+                 .recv_counts = one_each,
+                 .row_bytes = num_local_experts * static_cast<int64_t>(sizeof(int64_t))},
+                "moe counts");
+  return counts_SE;
+}
+
+// rows[index[i]] for each i, with rows of any dtype and width.
+at::Tensor gather(const at::Tensor& rows, const std::vector<int64_t>& index) {
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape[0] = static_cast<int64_t>(index.size());
+  at::Tensor out = new_scratch(shape, rows.scalar_type());
+  if (out.numel() == 0) return out;
+  const int64_t row_bytes = static_cast<int64_t>(rows.nbytes()) / rows.size(0);
+  const void* from = rows.const_data_ptr();
+  void* to = out.mutable_data_ptr();
+  at::parallel_for(0, shape[0], kRowsPerTask, [&](int64_t begin, int64_t end) {
+    ops::cpu::gather_rows(from, index.data(), row_bytes, to, begin, end);
+  });
+  return out;
+}
+
+at::Tensor exchange(const at::Tensor& rows, std::span<const int64_t> send_counts, std::span<const int64_t> recv_counts,
+                    comm::Group& ep, std::string_view tag) {
+  int64_t num_received = 0;
+  for (const int64_t count : recv_counts) num_received += count;
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape[0] = num_received;
+  int64_t row_bytes = static_cast<int64_t>(rows.element_size());
+  for (size_t dim = 1; dim < shape.size(); ++dim) row_bytes = buffer_bytes(shape[dim], row_bytes);
+  buffer_bytes(num_received, row_bytes);
+  at::Tensor received = new_scratch(shape, rows.scalar_type());
+  ep.all_to_all({.send = rows.const_data_ptr(),
+                 .send_counts = send_counts,
+                 .recv = received.mutable_data_ptr(),
+                 .recv_counts = recv_counts,
+                 .row_bytes = row_bytes},
+                tag);
+  return received;
+}
+
+}  // namespace
+
+ExpertRows DispatchPlan::rows() const {
+  if (exchanges) return {experts.offsets, experts.arrival_rows, experts.arrival_rows};
+  return {experts.offsets, source.token_of_row, source.choice_of_row};
+}
+
+DispatchPlan plan_dispatch(Routing& routing, int64_t num_local_experts, comm::Group& ep) {
+  EXPERTMESH_CHECK(routing.ids_TK.dim() == 2 && routing.ids_TK.is_contiguous(), "{} dims", routing.ids_TK.dim());
+  DispatchPlan plan;
+  plan.num_tokens = routing.ids_TK.size(0);
+  plan.top_k = routing.ids_TK.size(1);
+  plan.exchanges = ep.size() > 1;
+  plan.source = make_source_plan(int64_span(routing.ids_TK), plan.top_k, num_local_experts * ep.size());
+  if (!routing.tokens_per_source_SE.defined()) {
+    routing.tokens_per_source_SE = exchange_expert_counts(plan.source.counts_E, num_local_experts, ep);
+    routing.send_counts = sum_parts(plan.source.counts_E, ep.size());
+    routing.recv_counts = sum_parts(int64_span(routing.tokens_per_source_SE), ep.size());
+  }
+  plan.send_counts = routing.send_counts;
+  plan.recv_counts = routing.recv_counts;
+  plan.experts = make_expert_plan(int64_span(routing.tokens_per_source_SE), ep.size(), num_local_experts);
+  return plan;
+}
+
+at::Tensor permute_tokens(const DispatchPlan& plan, const at::Tensor& tokens) {
+  return gather(tokens, plan.source.token_of_row);
+}
+
+at::Tensor permute_choices(const DispatchPlan& plan, const at::Tensor& values_TK) {
+  return gather(values_TK.reshape({-1}), plan.source.choice_of_row);
+}
+
+at::Tensor unpermute_choices(const DispatchPlan& plan, const at::Tensor& values_R) {
+  return gather(values_R, plan.source.row_of_choice).view({plan.num_tokens, plan.top_k});
+}
+
+at::Tensor exchange_rows(const DispatchPlan& plan, const at::Tensor& rows, comm::Group& ep, std::string_view tag) {
+  return exchange(rows, plan.send_counts, plan.recv_counts, ep, tag);
+}
+
+at::Tensor exchange_rows_back(const DispatchPlan& plan, const at::Tensor& rows, comm::Group& ep, std::string_view tag) {
+  return exchange(rows, plan.recv_counts, plan.send_counts, ep, tag);
+}
+
+at::Tensor combine(const DispatchPlan& plan, const at::Tensor& rows_RH, const at::Tensor& weights_TK) {
+  const bool is_bf16 = rows_RH.scalar_type() == at::kBFloat16;
+  EXPERTMESH_CHECK(is_bf16 || rows_RH.scalar_type() == at::kFloat, "rows are neither bf16 nor fp32");
+  at::Tensor out_TH = new_scratch({plan.num_tokens, rows_RH.size(1)}, rows_RH.scalar_type());
+  const ops::cpu::CombineArgs args{
+      .rows = rows_RH.const_data_ptr(),
+      .row_of_choice = plan.exchanges ? plan.source.row_of_choice.data() : nullptr,
+      .weights = weights_TK.defined() ? weights_TK.const_data_ptr<float>() : nullptr,
+      .out = out_TH.mutable_data_ptr(),
+      .top_k = plan.top_k,
+      .width = rows_RH.size(1),
+      .dtype = is_bf16 ? base::DType::kBF16 : base::DType::kF32,
+  };
+  at::parallel_for(0, plan.num_tokens, kRowsPerTask,
+                   [&](int64_t begin, int64_t end) { ops::cpu::combine_rows(args, begin, end); });
+  return out_TH;
+}
+
+}  // namespace expertmesh::moe
