@@ -12,7 +12,6 @@
 
 #include "base/file.h"
 #include "data/sample.h"
-#include "data/turns.h"
 
 namespace expertmesh::data {
 
@@ -25,7 +24,6 @@ struct DatasetOptions {
   int cutoff_len = 2048;
   uint64_t seed = 42;  // of the resampling
   bool skip_bad_rows = false;
-  Use use = Use::kSft;
   std::string cache_dir;                                                    // "" = no cache
   int threads = 0;                                                          // 0 = all cores
   std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;  // from any thread, one at a time

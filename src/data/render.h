@@ -4,7 +4,9 @@
 // Errors: kData without a place: a prompt that is no prefix of the whole text, a tool call that is not JSON, ...
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,7 +48,8 @@ class Renderer {
 
   const Tokenizer& tokenizer_;
   const Markup& markup_;
-  std::vector<std::string> specials_;  // longest first
+  std::vector<std::string> specials_;
+  std::array<bool, 256> is_first_byte_{};  // of any of them
   bool opener_is_special_ = false;
 };
 

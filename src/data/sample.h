@@ -14,9 +14,10 @@ namespace expertmesh::data {
 enum class Role : uint8_t { kSystem, kUser, kAssistant, kTool };
 enum class BlockType : uint8_t { kText, kReasoning, kToolCall };
 
-std::string_view role_name(Role role);             // "system", ...
-std::optional<Role> try_role(std::string_view);    // the reverse
-std::string_view block_type_name(BlockType type);  // "text", "reasoning", "tool_call"
+std::string_view role_name(Role role);                // "system", ...
+std::optional<Role> try_role(std::string_view name);  // the reverse
+std::string_view block_type_name(BlockType type);     // "text", "reasoning", "tool_call"
+std::optional<BlockType> try_block_type(std::string_view name);
 
 // A piece of a message. The value of a tool call is JSON text: {"name": ..., "arguments": {...}}.
 struct Block {
