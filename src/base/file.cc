@@ -20,6 +20,8 @@
 namespace expertmesh::base {
 namespace {
 
+constexpr size_t kChunkBytes = size_t{1} << 30;  // the system takes at most 2 GiB at once
+
 // The system's words for an errno; strerror_r in its two forms is not worth the trouble.
 std::string reason(int error) { return std::generic_category().message(error); }
 
@@ -83,7 +85,6 @@ class PosixWritableFile final : public WritableFile {
  private:
   template <typename Write>
   void write_all(std::span<const std::byte> data, Write&& write) {
-    static constexpr size_t kChunkBytes = size_t{1} << 30;  // the system takes at most 2 GiB at once
     while (!data.empty()) {
       const ssize_t done = retry([&] { return write(data.data(), std::min(data.size(), kChunkBytes)); });
       if (done < 0) fail(code_, "write", path_, errno);
@@ -95,6 +96,35 @@ class PosixWritableFile final : public WritableFile {
   Code code_;
   std::string path_;
   Descriptor fd_;
+};
+
+class PosixReadableFile final : public ReadableFile {
+ public:
+  PosixReadableFile(Code code, std::string path, int fd, uint64_t size)
+      : code_(code), path_(std::move(path)), fd_(fd), size_(size) {}
+
+  uint64_t size() const override { return size_; }
+
+  void pread(std::span<std::byte> data, uint64_t offset) const override {
+    while (!data.empty()) {
+      const size_t want = std::min(data.size(), kChunkBytes);
+      const ssize_t got = retry([&] { return ::pread(fd_.get(), data.data(), want, static_cast<off_t>(offset)); });
+      if (got < 0) fail(code_, fmt::format("read at byte {}", offset), path_, errno);
+      if (got == 0) {
+        throw make_error(code_, "base/file", "the file ends at byte {} where {} more bytes were expected", offset,
+                         data.size())
+            .at(path_);
+      }
+      data = data.subspan(static_cast<size_t>(got));
+      offset += static_cast<uint64_t>(got);
+    }
+  }
+
+ private:
+  Code code_;
+  std::string path_;
+  Descriptor fd_;
+  uint64_t size_;
 };
 
 class PosixMappedFile final : public MappedFile {
@@ -158,6 +188,13 @@ class PosixFileSystem final : public FileSystem {
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (address == MAP_FAILED) fail(code(), "map", path, errno);
     return std::make_unique<PosixMappedFile>(address, size);
+  }
+
+  std::unique_ptr<ReadableFile> open_read(const std::string& path) const override {
+    Descriptor fd = open_regular(path);
+    struct ::stat found{};
+    if (::fstat(fd.get(), &found) != 0) fail(code(), "read the size of", path, errno);
+    return std::make_unique<PosixReadableFile>(code(), path, fd.take(), static_cast<uint64_t>(found.st_size));
   }
 
   std::unique_ptr<WritableFile> create(const std::string& path, bool exclusive) override {

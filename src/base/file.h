@@ -17,7 +17,8 @@
 
 namespace expertmesh::base {
 
-// A file opened for writing. Not thread-safe. Destruction closes without syncing.
+// A file opened for writing. One thread, but for pwrite, which several may call at once. Destruction closes without
+// syncing.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -26,6 +27,15 @@ class WritableFile {
   virtual void sync() = 0;   // data and size are on the device on return
   virtual void close() = 0;  // reports a late error
   void append(std::string_view text) { append(std::as_bytes(std::span(text.data(), text.size()))); }
+};
+
+// A file opened for reading at any offset. Threads: any. A file that shrinks meanwhile is an error, never a crash.
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+  virtual uint64_t size() const = 0;  // when it was opened
+  // Fills all of `data`, or an error that names the offset.
+  virtual void pread(std::span<std::byte> data, uint64_t offset) const = 0;
 };
 
 // A read-only mapping of a whole file. Threads: any. Empty files give an empty span.
@@ -53,6 +63,7 @@ class FileSystem {
   virtual FileStat stat(const std::string& path) const = 0;  // never throws for a path that is not there
   virtual std::string read_all(const std::string& path) const = 0;
   virtual std::unique_ptr<MappedFile> map(const std::string& path) const = 0;
+  virtual std::unique_ptr<ReadableFile> open_read(const std::string& path) const = 0;
   // exclusive: an existing file is an error; otherwise it is truncated.
   virtual std::unique_ptr<WritableFile> create(const std::string& path, bool exclusive = false) = 0;
   virtual std::unique_ptr<WritableFile> open_append(const std::string& path) = 0;

@@ -98,6 +98,19 @@ TEST_F(FileTest, MapsAndReleases) {
   EXPECT_TRUE(fs_->map(path("empty"))->bytes().empty());
 }
 
+TEST_F(FileTest, ReadsAtAnOffsetAndNoticesAShrunkFile) {
+  write_file_atomic(*fs_, path("a"), "0123456789");
+  const auto file = fs_->open_read(path("a"));
+  EXPECT_EQ(file->size(), 10U);
+  std::string got(4, ' ');
+  file->pread(std::as_writable_bytes(std::span(got)), 3);
+  EXPECT_EQ(got, "3456");
+  ASSERT_EQ(::truncate(path("a").c_str(), 5), 0);
+  const Error error = error_of([&] { file->pread(std::as_writable_bytes(std::span(got)), 3); });
+  EXPECT_EQ(error.where(), path("a"));
+  EXPECT_EQ(error.message(), "the file ends at byte 5 where 2 more bytes were expected");
+}
+
 TEST_F(FileTest, DirectoriesLinksAndTrees) {
   fs_->make_directories(path("d/e/f"));
   fs_->make_directories(path("d/e/f"));
