@@ -4,7 +4,7 @@
 # PyTorch) to compare ExpertMesh against. Development and tests only: the product never needs it.
 # Prints the path of its python. Idempotent. Set EXPERTMESH_REF to put it elsewhere.
 set -euo pipefail
-dir=${EXPERTMESH_REF:-${XDG_CACHE_HOME:-$HOME/.cache}/expertmesh/reference}
+dir=${EXPERTMESH_REF:-${EXPERTMESH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/expertmesh}/reference}
 stamp=$dir/.ready-2
 if [ ! -f "$stamp" ]; then
   mkdir -p "$dir"

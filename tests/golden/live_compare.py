@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares a built expertmesh with Hugging Face transformers on fresh random models, every element of every tensor.
+
+  live_compare.py EXPERTMESH [--seeds N,N,...] [--ranks N] [CASE ...] [key=value ...]
+
+Run it with the python that setup_reference.sh prints; without torch and transformers it says that it is skipped and exits
+with 77. For each case and seed: log-probabilities of `score`, gradients of one step, and six clipped steps of SGD and AdamW, all in
+fp32, against the bounds of README.md. --ranks and keys of the configuration run the trainings on a mesh:
+  live_compare.py build/release/expertmesh --ranks 4 tiny dist_config.name=fsdpturbo dist_config.ep_size=2
+"""
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from types import SimpleNamespace
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+    import hf_ref
+except ImportError as error:
+    print("live_compare: skipped, the reference environment is not installed (%s); see setup_reference.sh" % error)
+    sys.exit(77)
+
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32)
+CASES = {
+    "tiny": dict(),
+    "small": dict(size="small"),
+    "no_norm_topk": dict(norm_topk_prob=False),
+    "mixed_dense": dict(num_hidden_layers=4, mlp_only_layers=[0], decoder_sparse_step=1),
+    "tied": dict(tie_word_embeddings=True),
+    "odd_sizes": dict(vocab_size=509, num_experts=12, moe_intermediate_size=36),
+    "yarn": dict(rope_parameters=YARN, max_position_embeddings=128),
+    "fused": dict(fused=True),
+}
+NUM_STEPS, SAMPLES_A_STEP = 6, 4
+HUGE_RATE = 1024.0  # one SGD step with it leaves the gradient in the weights, to the last bits
+
+
+class Comparison:
+    def __init__(self):
+        self.faults = 0
+
+    def check(self, what, error, bound):
+        is_good = error <= bound
+        self.faults += not is_good
+        print("  %-34s %.2e  (bound %.0e)%s" % (what, error, bound, "" if is_good else "  <-- too far"), flush=True)
+
+
+def write_jsonl(path, rows):
+    with open(path, "w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def read_jsonl(path):
+    with open(path) as file:
+        return [json.loads(line) for line in file]
+
+
+def make_model(case, seed, out):
+    changes = dict(CASES[case])
+    size, is_fused = changes.pop("size", "tiny"), changes.pop("fused", False)
+    hf_ref.make(SimpleNamespace(kind="qwen3_moe", out=out, seed=seed, size=size, dtype="float32", fused=is_fused,
+                                split=False, set=["%s=%s" % (k, json.dumps(v)) for k, v in changes.items()]))
+    with open(os.path.join(out, "config.json")) as file:
+        return json.load(file)["vocab_size"]
+
+
+def make_samples(vocab, seed):
+    rng = random.Random(seed)
+    samples = []
+    for _ in range(NUM_STEPS * SAMPLES_A_STEP):
+        ids = [rng.randrange(vocab) for _ in range(rng.choice([2, 5, 17, 40, 90]))]
+        labels = [-100 if t < len(ids) - 1 and rng.random() < 0.3 else y for t, y in enumerate(ids)]
+        samples.append(dict(input_ids=ids, labels=labels))
+    return samples
+
+
+class Trainer:
+    """Runs `expertmesh sft` on the samples with fixed settings."""
+
+    def __init__(self, arguments, model, folder):
+        self.arguments, self.model, self.folder = arguments, model, folder
+
+    def run(self, name, **keys):
+        out = os.path.join(self.folder, name)
+        settings = {"model": self.model, "train_dataset": os.path.join(self.folder, "rows.yaml"), "output_dir": out,
+                    "shuffle": False, "bf16": False, "micro_batch_size": 1, "global_batch_size": SAMPLES_A_STEP,
+                    "max_steps": NUM_STEPS, "logging_steps": 1, "cutoff_len": 128, "max_grad_norm": 1.0, **keys}
+        config = os.path.join(self.folder, name + ".yaml")
+        with open(config, "w") as file:
+            json.dump(settings, file)  # JSON is YAML
+        run_program([self.arguments.expertmesh, "sft", config, "--ranks", str(self.arguments.ranks),
+                     *self.arguments.set])
+        return read_jsonl(os.path.join(out, "trainer_log.jsonl")), read_model(out)
+
+
+def run_program(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit("live_compare: %s\n%s%s\nexit code %d" % (" ".join(command), done.stdout, done.stderr, done.returncode))
+
+
+def read_model(folder):
+    """Tensors of a saved model under transformers' own names: experts fused."""
+    tensors = {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".safetensors"):
+            tensors.update(load_file(os.path.join(folder, name)))
+    return tensors if any(name.endswith("gate_up_proj") for name in tensors) else hf_ref.fuse_experts(tensors)
+
+
+def relative(got, wanted):
+    return max(abs(a - b) / abs(b) for a, b in zip(got, wanted, strict=True))
+
+
+def compare_tensors(comparison, what, got, wanted, bound, outliers=0.0, worst_bound=None):
+    """Largest difference as a fraction of the tensor's largest value; `outliers` of the elements may reach worst_bound."""
+    assert set(wanted) <= set(got), sorted(set(wanted) - set(got))
+    typical = worst = 0.0
+    for name, tensor in wanted.items():
+        errors = ((got[name].float() - tensor).abs() / tensor.abs().max().clamp(min=1e-30)).reshape(-1)
+        if errors.isnan().any():
+            typical = worst = float("inf")
+            continue
+        worst = max(worst, errors.max().item())
+        kept = errors.sort().values[:max(1, round(errors.numel() * (1 - outliers)))]
+        typical = max(typical, kept[-1].item())
+    comparison.check(what, typical, bound)
+    if worst_bound:
+        comparison.check(what + ", all of them", worst, worst_bound)
+
+
+def compare_scores(comparison, arguments, model, folder, vocab, seed):
+    rng = random.Random(seed + 500)
+    rows = [dict(input_ids=[rng.randrange(vocab) for _ in range(n)]) for n in (2, 9, 33, 100, 1)]
+    paths = [os.path.join(folder, name) for name in ("score_in.jsonl", "score_ours.jsonl", "score_hf.jsonl")]
+    write_jsonl(paths[0], rows)
+    run_program([arguments.expertmesh, "score", "--model", model, "--input", paths[0], "--output", paths[1]])
+    hf_ref.score(SimpleNamespace(model=model, dtype="float32", input=paths[0], output=paths[2]))
+    worst = 0.0
+    for ours, theirs in zip(read_jsonl(paths[1]), read_jsonl(paths[2]), strict=True):
+        for a, b in zip(ours["logprobs"], theirs["logprobs"], strict=True):
+            worst = max(worst, abs(a - b))
+    comparison.check("log-probability of a token", worst, 2e-5)
+
+
+def compare_training(comparison, trainer, optim, rate):
+    traced = os.path.join(trainer.folder, "hf_" + optim)
+    hf_ref.trace(SimpleNamespace(model=trainer.model, batches=os.path.join(trainer.folder, "batches.jsonl"), out=traced,
+                                 optim=optim, lr=rate, max_norm=1.0, wd=0.01))
+    wanted = read_jsonl(os.path.join(traced, "trace.jsonl"))
+    log, weights = trainer.run(optim, learning_rate=rate, optim_config={"name": optim})
+    for key in ("loss", "grad_norm"):
+        comparison.check("%s: %s of a step" % (optim, key),
+                         relative([row[key] for row in log], [row[key] for row in wanted]), 1e-5)
+    final = load_file(os.path.join(traced, "final.safetensors"))
+    if optim == "adamw":
+        compare_tensors(comparison, "adamw: 99.5% of the weights", weights, final, 2e-4, 0.005, 5e-3)
+        return
+    compare_tensors(comparison, "sgd: weights after six steps", weights, final, 5e-6)
+    before = read_model(trainer.model)
+    _, after = trainer.run("one_step", learning_rate=HUGE_RATE, optim_config={"name": "sgd"}, max_steps=1,
+                           max_grad_norm=float("inf"))
+    gradients = {name: (before[name] - after[name]) / HUGE_RATE for name in before}
+    compare_tensors(comparison, "gradients of step 1", gradients,
+                    load_file(os.path.join(traced, "grads_step1.safetensors")), 5e-6)
+
+
+def compare(comparison, arguments, case, seed):
+    print("%s, seed %d" % (case, seed), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "model")
+        vocab = make_model(case, seed, model)
+        samples = make_samples(vocab, seed)
+        write_jsonl(os.path.join(folder, "rows.jsonl"), samples)
+        write_jsonl(os.path.join(folder, "batches.jsonl"),
+                    [dict(samples=samples[i:i + SAMPLES_A_STEP]) for i in range(0, len(samples), SAMPLES_A_STEP)])
+        with open(os.path.join(folder, "rows.yaml"), "w") as file:
+            json.dump({"rows": {"path": os.path.join(folder, "rows.jsonl"), "source": "local",
+                                "converter": "tokenized"}}, file)
+        compare_scores(comparison, arguments, model, folder, vocab, seed)
+        trainer = Trainer(arguments, model, folder)
+        compare_training(comparison, trainer, "sgd", 0.05)
+        compare_training(comparison, trainer, "adamw", 1e-3)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("expertmesh", help="the program")
+    parser.add_argument("words", nargs="*", metavar="CASE", help=", ".join(CASES) + "; or key=value of a configuration")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--ranks", type=int, default=1)
+    arguments = parser.parse_intermixed_args()
+    arguments.set = [word for word in arguments.words if "=" in word]
+    cases = [word for word in arguments.words if "=" not in word] or list(CASES)
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    comparison = Comparison()
+    for case in cases:
+        for seed in arguments.seeds.split(","):
+            compare(comparison, arguments, case, int(seed))
+    print("live_compare: %s" % ("%d differences" % comparison.faults if comparison.faults else "all within the bounds"))
+    sys.exit(1 if comparison.faults else 0)
+
+
+if __name__ == "__main__":
+    main()
