@@ -30,7 +30,8 @@ get_filename_component(expertmesh_cupti_dir ${EXPERTMESH_CUPTI} DIRECTORY)
 add_library(expertmesh_torch INTERFACE)
 target_include_directories(expertmesh_torch SYSTEM INTERFACE
   ${EXPERTMESH_TORCH_ROOT}/include ${EXPERTMESH_TORCH_ROOT}/include/torch/csrc/api/include)
-target_compile_options(expertmesh_torch INTERFACE -Wno-unknown-pragmas)
+# at::parallel_for is a loop of this header's own: without -fopenmp it would run on one thread.
+target_compile_options(expertmesh_torch INTERFACE -fopenmp)
 set(expertmesh_lib ${EXPERTMESH_TORCH_ROOT}/lib)
 target_link_directories(expertmesh_torch INTERFACE ${expertmesh_lib})
 target_link_libraries(expertmesh_torch INTERFACE -ltorch_cpu -lc10 -l:libgomp.so.1)

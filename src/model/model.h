@@ -7,14 +7,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "ckpt/weight_table.h"
+#include "moe/choice_rule.h"
 #include "moe/dispatcher.h"
+#include "moe/router.h"
+#include "ops/operators.h"
 #include "shard/module.h"
 
 namespace expertmesh::model {
@@ -30,43 +32,49 @@ struct TokenBatch {
   int64_t num_tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
 };
 
-// How the routed experts run on this rank; the same for all layers.
-struct MoeRuntime {
+// What the layers run with on this rank: operators, the experts' path, the ranks that share the experts.
+struct Runtime {
+  const ops::Operators* ops = &ops::native_operators();
   std::shared_ptr<moe::Dispatcher> dispatcher;
   std::shared_ptr<comm::Group> ep;  // size 1 without expert parallelism
-  std::string debug_router;         // empty, or "balanced", "hot:K", "none:RANK", each with an optional "@rank"
+  moe::ChoiceRule choice_rule;      // of the debug router; off by default
 };
 
 class DecoderLayer : public shard::Module {
  public:
   using Module::Module;
   // hidden_TH -> hidden_TH. `routing` is this layer's for this micro-batch (ignored by dense layers).
-  virtual at::Tensor forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const MoeRuntime& runtime,
+  virtual at::Tensor forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime,
                              moe::Routing& routing) const = 0;
-  // The module whose parameters are expert parameters; nullptr for a dense layer.
+  // The module whose parameters are expert parameters, and the router with its load; nullptr for a dense layer.
   virtual shard::Module* experts() = 0;
+  virtual const moe::Router* router() const = 0;
 };
 
+// No graph here either: forward gives a leaf for the first layer, whose gradient is handed to add_gradient.
 class Embedding : public shard::Module {
  public:
   using Module::Module;
-  virtual at::Tensor forward(const at::Tensor& ids_T) const = 0;  // [T, H]; differentiable in the table
+  virtual at::Tensor forward(const at::Tensor& ids_T) const = 0;  // [T, H]
+  // Adds d/d table to the table's full_grad(): only the rows of ids_T are touched. Nothing where it is not trained.
+  virtual void add_gradient(const at::Tensor& ids_T, const at::Tensor& grad_TH) = 0;
 };
 
-// Final norm and language-model head.
+// Final norm and language-model head. Never holds more than a chunk of logits, whatever T is.
 class Head : public shard::Module {
  public:
   using Module::Module;
 
-  // Sum over the targets of weight * scale * nll, in fp32 (a scalar), and, with gradient: d/d hidden_TH. Gradients of the
-  // head's parameters are added to their value().mutable_grad(). Never holds more than a chunk of logits.
   struct LossResult {
-    at::Tensor loss;           // fp64 scalar
-    at::Tensor grad_hidden_TH; // undefined without gradient
+    double loss = 0.0;          // sum over the targets of weight * scale * nll
+    at::Tensor grad_hidden_TH;  // undefined without gradient
   };
-  virtual LossResult loss(const at::Tensor& hidden_TH, const TokenBatch& batch, double scale, bool with_gradient) const = 0;
+  // With gradient, those of the head's parameters are added: the norm's to value().mutable_grad(), the table's to
+  // full_grad().
+  virtual LossResult loss(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime, double scale,
+                          bool with_gradient) = 0;
   // Natural log-probability of targets_T (0 where there is none): fp32 [T].
-  virtual at::Tensor logprobs(const at::Tensor& hidden_TH, const TokenBatch& batch) const = 0;
+  virtual at::Tensor logprobs(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime) const = 0;
 };
 
 class Model : public shard::Module {

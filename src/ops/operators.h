@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of operators: one signature each, one struct per implementation. `native` is the CPU's own single-pass
+// kernels and ATen's flash attention; `reference` is plain ATen, kept for ever, with which everything is compared.
+// Threads: any; each call uses the caller's intra-op threads.
+// Shapes: T tokens, N query heads, M key/value heads (N a multiple of M), D head dim, H hidden, I width, V vocabulary,
+// P positions of a table. Computation inside is fp32; results come in the dtype of the input.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace expertmesh::ops {
+
+// What linear_cross_entropy is asked for.
+struct CrossEntropyInput {
+  at::Tensor hidden_TH;
+  at::Tensor weight_VH;
+  at::Tensor targets_T;  // int64; -100: no target, the row costs nothing
+  at::Tensor weights_T;  // fp32; undefined: all 1
+  double scale = 1.0;    // of the loss and of every gradient
+  bool needs_grad_hidden = false;
+  at::Tensor grad_weight_VH;  // fp32, added to; undefined: not wanted
+};
+
+struct CrossEntropyResult {
+  double loss = 0.0;          // sum of weight * scale * nll
+  at::Tensor grad_hidden_TH;  // zero rows where there is no target; undefined where not asked for
+};
+
+struct Operators {
+  std::string_view name;
+
+  // x / sqrt(mean(x^2) + eps) * weight over the last dim. Differentiable.
+  at::Tensor (*rms_norm)(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+  // Rotates the halves of the first 2 * cos.size(1) elements of each head by the angles of its token's position; the
+  // rest passes through. Tables are fp32 [P, rotary dim / 2]. Differentiable in x.
+  at::Tensor (*rope)(const at::Tensor& x_TND, const at::Tensor& positions_T, const at::Tensor& cos_PR,
+                     const at::Tensor& sin_PR);
+
+  // silu(gate) * up. Differentiable.
+  at::Tensor (*swiglu)(const at::Tensor& gate_TI, const at::Tensor& up_TI);
+
+  // Causal softmax attention inside each document [cu_seqlens[d], cu_seqlens[d + 1]); [T, N, D]. Differentiable.
+  at::Tensor (*attention)(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
+                          std::span<const int64_t> cu_seqlens, double scale);
+
+  // Linear head and cross-entropy with their gradients in one pass over bounded chunks of logits. No graph.
+  CrossEntropyResult (*linear_cross_entropy)(const CrossEntropyInput& input);
+
+  // Natural log-probabilities of targets_T under softmax(hidden weight^T): fp32 [T], 0 where there is no target.
+  at::Tensor (*linear_logprobs)(const at::Tensor& hidden_TH, const at::Tensor& weight_VH, const at::Tensor& targets_T);
+};
+
+const Operators& native_operators();
+const Operators& reference_operators();
+
+// One line of `expertmesh list kernels`.
+struct OperatorInfo {
+  std::string_view op;
+  std::string_view kernel;  // the name in kernel_config that selects it: "auto" or "reference"
+  std::string_view device;
+  std::string_view summary;
+};
+std::span<const OperatorInfo> operator_table();
+
+}  // namespace expertmesh::ops
