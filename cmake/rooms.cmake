@@ -10,7 +10,7 @@ function(expertmesh_room path)
   endif()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
-  list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/main\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/main[a-z_]*\\.cc$")
 
   set(library expertmesh_${name})
   if(sources)

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// `expertmesh list models|dispatchers|kernels|presets|converters`
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "app/command.h"
+#include "app/usage.h"
+#include "base/error.h"
+#include "config/suggest.h"
+#include "data/convert/converter.h"
+#include "model/registry.h"
+#include "moe/dispatcher.h"
+#include "ops/operators.h"
+
+namespace expertmesh::app {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+// Columns as wide as their widest entry, two spaces apart.
+void print_rows(const Rows& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i)
+      line += i + 1 < row.size() ? fmt::format("{:<{}}  ", row[i], widths[i]) : row[i];
+    std::puts(line.c_str());
+  }
+}
+
+void list_models() {
+  Rows rows{{"MODEL_TYPE", "EXPERT MODULES"}};
+  for (const auto& spec : model::model_specs())
+    rows.push_back({std::string(spec.model_type), std::string(spec.expert_modules)});
+  print_rows(rows);
+}
+
+void list_dispatchers() {
+  Rows rows{{"DISPATCHER", "STATUS", "NEEDS"}};
+  for (const auto& row : moe::dispatchers())
+    rows.push_back({std::string(row.name), std::string(row.status), std::string(row.needs)});
+  print_rows(rows);
+}
+
+void list_kernels() {
+  Rows rows{{"OPERATOR", "KERNEL", "DEVICE", "WHAT"}};
+  for (const auto& row : ops::operator_table()) {
+    rows.push_back({std::string(row.op), std::string(row.kernel), std::string(row.device), std::string(row.summary)});
+  }
+  print_rows(rows);
+}
+
+void list_presets() {
+  Rows rows{{"PRESET", "MODEL_TYPE", "WHAT"}};
+  for (const auto& spec : model::model_specs()) {
+    for (const auto& preset : spec.presets()) {
+      rows.push_back({std::string(preset.name), std::string(spec.model_type), std::string(preset.description)});
+    }
+  }
+  print_rows(rows);
+}
+
+void list_converters() {
+  Rows rows{{"CONVERTER", "ROWS"}};
+  for (const auto& row : data::converters()) {
+    rows.push_back({row.name.empty() ? "(left out)" : std::string(row.name), std::string(row.about)});
+  }
+  print_rows(rows);
+}
+
+struct Listing {
+  std::string_view what;
+  void (*print)();
+};
+constexpr Listing kListings[] = {{"models", &list_models},
+                                 {"dispatchers", &list_dispatchers},
+                                 {"kernels", &list_kernels},
+                                 {"presets", &list_presets},
+                                 {"converters", &list_converters}};
+
+}  // namespace
+
+void run_list(const Arguments& arguments) {
+  std::string what;
+  auto parser = make_parser("list");
+  parser->add_option("WHAT", what, "models, dispatchers, kernels, presets or converters")->required();
+  parse(*parser, arguments);
+  std::vector<std::string> names;
+  for (const Listing& listing : kListings) {
+    if (listing.what == what) return listing.print();
+    names.emplace_back(listing.what);
+  }
+  const auto near = config::try_nearest(what, names);
+  throw base::make_error(base::Code::kUsage, "app/list", "there is no list of \"{}\"", what)
+      .hint(near ? fmt::format("Did you mean {}?", *near) : fmt::format("Use one of {}.", config::join_names(names)));
+}
+
+}  // namespace expertmesh::app

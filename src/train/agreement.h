@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Before anything is allocated all ranks compare what they are about to do: a difference ends the run at once, with the
+// keys, values and ranks that differ.
+#pragma once
+
+#include <string>
+
+#include "comm/group.h"
+#include "train/job.h"
+
+namespace expertmesh::train {
+
+// Throws kConfig (a key differs), kData (other rows), kModel (another config.json) or kInternal (another build).
+// Collective over world.
+void agree_on_job(const Job& job, comm::Group& world);
+
+// Rank 0's output directory on every rank. Collective over world.
+std::string agree_on_output_dir(const std::string& output_dir, comm::Group& world);
+
+}  // namespace expertmesh::train

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training run needs, made once a process before its ranks start and shared by them read-only.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "ckpt/load_plan.h"
+#include "config/load.h"
+#include "config/validate.h"
+#include "data/dataset.h"
+#include "model/registry.h"
+
+namespace expertmesh::train {
+
+struct Job {
+  std::string stage = "sft";
+  config::Loaded loaded;
+  config::WorldSizes sizes;
+  base::Json model_config;  // of <model>/config.json
+  const model::ModelSpec* spec = nullptr;
+  std::shared_ptr<const model::Model> blueprint;  // shapes and weight table; nothing is allocated in it
+  std::shared_ptr<const ckpt::LoadPlan> weights;  // every tensor found and of the right shape
+  std::shared_ptr<const data::Dataset> dataset;
+  std::string output_dir;
+  std::string build_id;
+};
+
+// Reads <model>/config.json. Throws kModel where it is missing or no JSON object.
+base::Json read_model_config(const std::string& model_dir);
+
+// Loads the configuration's model description and data and checks them against `world` ranks; no rank has started yet.
+// `progress` is called with bytes done and all bytes while text is tokenised.
+Job prepare_job(const std::string& stage, config::Loaded loaded, int world,
+                const std::function<void(uint64_t, uint64_t)>& progress);
+
+}  // namespace expertmesh::train

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/layer_walk.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "train/local_graph.h"
+
+namespace expertmesh::train {
+
+// Completes this layer's gather and posts the next one's.
+void LayerWalk::enter_layer(size_t index) {
+  const auto& layers = model_.layers();
+  layers[index].dense->wait();
+  if (index + 1 < layers.size()) layers[index + 1].dense->unshard();
+}
+
+void LayerWalk::leave_layer(size_t index) {
+  if (!model_.reshard_after_forward()) return;
+  const auto& layer = model_.layers()[index];
+  layer.dense->reshard();
+  if (layer.experts != nullptr) layer.experts->reshard();
+}
+
+at::Tensor LayerWalk::run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing) {
+  return model_.layers()[index].module->forward(hidden_TH, batch_, model_.moe(), routing);
+}
+
+at::Tensor LayerWalk::embed() {
+  model_.root().wait();
+  if (!model_.layers().empty()) model_.layers()[0].dense->unshard();
+  return model_.model().embedding().forward(batch_.ids_T);
+}
+
+void LayerWalk::count_load(const moe::Routing& routing, size_t& moe_layer) {
+  if (!routing.decided) return;
+  if (load_stats_.size() == moe_layer) load_stats_.emplace_back(model_.model().sizes().experts);
+  load_stats_[moe_layer++].add({routing.ids_TK.const_data_ptr<int64_t>(), static_cast<size_t>(routing.ids_TK.numel())});
+}
+
+at::Tensor LayerWalk::forward(const model::TokenBatch& batch) {
+  batch_ = batch;
+  EXPERTMESH_FAULT_POINT("train.forward");
+  embedded_ = embed();
+  at::Tensor hidden_TH = embedded_.detach();
+  saved_.assign(model_.layers().size(), {});
+  size_t moe_layer = 0;
+  for (size_t i = 0; i < saved_.size(); ++i) {
+    Saved& saved = saved_[i];
+    enter_layer(i);
+    if (recompute_) {
+      const at::NoGradGuard no_grad;
+      saved.input = hidden_TH;
+      hidden_TH = run_layer(i, hidden_TH, saved.routing);
+    } else {
+      saved.input = make_graph_input(hidden_TH);
+      saved.output = run_layer(i, saved.input, saved.routing);
+      hidden_TH = saved.output.detach();
+    }
+    leave_layer(i);
+    count_load(saved.routing, moe_layer);
+  }
+  return hidden_TH;
+}
+
+at::Tensor LayerWalk::infer(const model::TokenBatch& batch) {
+  const at::NoGradGuard no_grad;
+  batch_ = batch;
+  at::Tensor hidden_TH = embed();
+  for (size_t i = 0; i < model_.layers().size(); ++i) {
+    moe::Routing routing;
+    enter_layer(i);
+    hidden_TH = run_layer(i, hidden_TH, routing);
+    leave_layer(i);
+  }
+  return hidden_TH;
+}
+
+at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output) {
+  const auto& layers = model_.layers();
+  const auto& layer = layers[index];
+  Saved saved = std::move(saved_[index]);
+  layer.dense->wait();
+  if (index > 0) layers[index - 1].dense->unshard();
+  if (recompute_) {
+    saved.input = make_graph_input(saved.input);
+    saved.output = run_layer(index, saved.input, saved.routing);
+  } else if (layer.experts != nullptr) {
+    layer.experts->wait();
+  }
+  run_backward(saved.output, grad_output);
+  // Operations of one group complete in the order of posting: the prefetch before this layer's reduction.
+  if (index > 0) layers[index - 1].dense->wait();
+  layer.dense->reduce_gradients();
+  if (layer.experts != nullptr) layer.experts->reduce_gradients();
+  layer.dense->reshard();
+  if (layer.experts != nullptr) layer.experts->reshard();
+  return saved.input.grad();
+}
+
+void LayerWalk::backward(const at::Tensor& grad_hidden_TH) {
+  EXPERTMESH_FAULT_POINT("train.backward");
+  at::Tensor grad = grad_hidden_TH;
+  for (size_t i = saved_.size(); i-- > 0;) grad = backward_layer(i, grad);
+  if (embedded_.requires_grad()) run_backward(embedded_, grad);
+  embedded_ = at::Tensor();
+  model_.root().reduce_gradients();
+}
+
+}  // namespace expertmesh::train

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks a micro-batch through the layers and back. There is no graph across layers: each layer keeps its input and
+// either its own graph or, with recompute, nothing, and is run again in backward. Units are gathered one layer ahead,
+// freed at the layer's border, and reduced as soon as the layer's backward is done. Collective over every axis of the
+// meshes: all ranks walk in the same order, whatever tokens they have.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moe/load_stats.h"
+#include "train/sharded_model.h"
+
+namespace expertmesh::train {
+
+class LayerWalk {
+ public:
+  // `recompute`: decoder layers run again in backward instead of keeping their graph.
+  LayerWalk(ShardedModel& model, bool recompute) : model_(model), recompute_(recompute) {}
+
+  // Embedding and all layers; keeps what backward() needs. Returns hidden_TH, detached.
+  at::Tensor forward(const model::TokenBatch& batch);
+  // From d loss / d hidden_TH back through all layers and the embedding; every unit's gradients are reduced.
+  void backward(const at::Tensor& grad_hidden_TH);
+  // Forward alone, nothing kept.
+  at::Tensor infer(const model::TokenBatch& batch);
+
+  // Choices of experts per MoE layer since the last reset, this rank's.
+  std::vector<moe::LoadStats>& load_stats() { return load_stats_; }
+
+ private:
+  struct Saved {
+    at::Tensor input;   // hidden_TH before the layer; the graph's leaf without recompute
+    at::Tensor output;  // root of the layer's graph; undefined with recompute
+    moe::Routing routing;
+  };
+
+  at::Tensor run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing);
+  at::Tensor embed();
+  void enter_layer(size_t index);
+  void leave_layer(size_t index);
+  void count_load(const moe::Routing& routing, size_t& moe_layer);
+  at::Tensor backward_layer(size_t index, const at::Tensor& grad_output);
+
+  ShardedModel& model_;
+  bool recompute_;
+  model::TokenBatch batch_;
+  at::Tensor embedded_;
+  std::vector<Saved> saved_;
+  std::vector<moe::LoadStats> load_stats_;
+};
+
+}  // namespace expertmesh::train

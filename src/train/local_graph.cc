@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/local_graph.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+namespace expertmesh::train {
+
+at::Tensor make_graph_input(const at::Tensor& hidden) { return hidden.detach().set_requires_grad(true); }
+
+void run_backward(const at::Tensor& output, const at::Tensor& grad_output) {
+  torch::autograd::backward({output}, {grad_output});
+}
+
+}  // namespace expertmesh::train

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training run tells whoever shows it: the start table once, a record a step, how it ended. Called on global
+// rank 0 only, from that rank's thread. Also carries the wish to stop from the outside in.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace expertmesh::train {
+
+// Rows of "name  value" under a heading; the viewer lines them up.
+struct TableSection {
+  std::string title;
+  std::vector<std::pair<std::string, std::string>> rows;
+};
+
+struct StepRecord {
+  int64_t epoch = 0;
+  int64_t step = 0;  // from 1
+  int64_t total_steps = 0;
+  double loss = 0;                       // NaN where it was not finite
+  double grad_norm = 0;                  // before clipping
+  double learning_rate = 0;              // of the next step, as upstream logs it
+  double tokens_per_s = 0;               // all ranks, since the last record
+  int64_t tokens_seen = 0;               // all ranks, since the start
+  double step_s = 0;                     // mean over the steps since the last record
+  double load_wait_s = 0;                // of that, waiting for data
+  int64_t skipped_steps = 0;             // since the start
+  double expert_load_max_over_mean = 0;  // of the worst layer in this step; 0 without experts
+  int64_t rss_mib = 0;                   // peak of this process
+  bool is_logged = true;                 // a logging step; other steps only move the progress bar
+};
+
+struct RunSummary {
+  int64_t steps = 0;
+  int64_t skipped_steps = 0;
+  double first_loss = 0, last_loss = 0;
+  double seconds = 0;
+  double tokens_per_s = 0;
+  std::string output_dir;
+  bool was_stopped = false;  // the user asked for it
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_start(const std::vector<TableSection>& table) = 0;
+  virtual void on_step(const StepRecord& record) = 0;
+  virtual void on_save(const std::string& what, double done_fraction) = 0;  // a long save moves
+  virtual void on_end(const RunSummary& summary) = 0;
+  // True once the user has asked to end after the current step. Any thread.
+  virtual bool wants_stop() const = 0;
+};
+
+}  // namespace expertmesh::train

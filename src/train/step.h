@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// One optimizer step: micro-batches forward and back, finish the reductions, agree that everything is finite, one norm
+// over both meshes, one clipping coefficient, update.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/batch.h"
+#include "train/layer_walk.h"
+#include "train/loss.h"
+#include "train/optimizer.h"
+
+namespace expertmesh::train {
+
+struct StepOptions {
+  double max_grad_norm = 1.0;
+  double learning_rate = 0;
+};
+
+struct StepResult {
+  double loss = 0;         // of all ranks and micro-batches; the same on all ranks, as is everything here
+  double grad_norm = 0;    // before clipping
+  double expert_norm = 0;  // of the expert parameters alone
+  double clip_coefficient = 1;
+  int64_t tokens = 0;       // all valid tokens of the step
+  bool is_applied = true;   // false: nothing was updated
+  std::string skip_reason;  // why: the first non-finite value and its rank, or that there was nothing to learn from
+  bool is_nonfinite = false;
+};
+
+// Collective over the world. Either all ranks update or none.
+StepResult train_step(ShardedModel& model, LayerWalk& walk, const Loss& loss, Optimizer& optimizer,
+                      const std::vector<data::MicroBatch>& micro_batches, const StepOptions& options);
+
+}  // namespace expertmesh::train

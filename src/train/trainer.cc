@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/trainer.h"
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "config/print.h"
+#include "train/agreement.h"
+#include "train/schedule.h"
+#include "train/start_table.h"
+#include "train/step.h"
+#include "train/weights.h"
+
+namespace expertmesh::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxSkipsInARow = 3;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+int64_t peak_rss_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss / 1024;
+}
+
+comm::TopologyRequest topology_request(const config::Config& config) {
+  return {.cp_size = config.topology.cp_size,
+          .dp_size = config.topology.dp_size,
+          .ep_size = config.dist.ep_size,
+          .efsdp_size = config.dist.efsdp_size,
+          .mp_replicate_size = config.topology.mp_replicate_size,
+          .mp_shard_size = config.topology.mp_shard_size};
+}
+
+ShardingOptions sharding_options(const config::Config& config) {
+  ShardingOptions options;
+  options.dist = config.dist;
+  options.bf16 = config.train.bf16;
+  options.trainable_modules = config.model.trainable_modules.value_or(std::vector<std::string>{});
+  if (config.model.debug_router.is_on()) {
+    options.debug_router = *config::try_value(config, "debug_router")->try_string();
+  }
+  return options;
+}
+
+// The loop of one run: what it counts between log records, and when it has to end.
+class Trainer {
+ public:
+  Trainer(comm::World& world, const Job& job, Observer& observer, std::string output_dir)
+      : world_(world),
+        job_(job),
+        config_(job.loaded.config),
+        observer_(observer),
+        output_dir_(std::move(output_dir)),
+        meshes_(comm::Meshes::build(world, comm::make_topology(world.size(), topology_request(config_)))),
+        model_(job.spec->build(job.model_config, config_.model.path), *job.spec, meshes_, sharding_options(config_)),
+        walk_(model_, config_.train.enable_activation_checkpointing),
+        loss_(make_loss(job.stage)),
+        loader_(job.dataset, loader_options()),
+        total_steps_(config_.train.max_steps.value_or(config_.train.num_train_epochs * loader_.steps_per_epoch())),
+        rate_(config_.schedule, config_.train.learning_rate, total_steps_) {}
+
+  void run() {
+    load_weights(*job_.weights, model_);
+    optimizer_ = make_optimizer(config_.optim, model_.parameters());
+    warm_up();
+    if (is_main()) observer_.on_start(start_table(job_, model_, *optimizer_, world_, total_steps_, output_dir_));
+    const auto start = Clock::now();
+    while (step_ < total_steps_ && !summary_.was_stopped) one_step();
+    summary_.seconds = seconds_since(start);
+    summary_.tokens_per_s = static_cast<double>(tokens_seen_) / std::max(summary_.seconds, 1e-9);
+    save();
+  }
+
+ private:
+  bool is_main() const { return world_.rank() == 0; }
+
+  data::LoaderOptions loader_options() const {
+    return {.dp_rank = meshes_->coordinates().dp,
+            .dp_size = meshes_->topology().dp,
+            .micro_batch_size = static_cast<int>(config_.data.micro_batch_size),
+            .num_micro_batch = static_cast<int>(job_.sizes.num_micro_batch),
+            .seed = static_cast<uint64_t>(config_.train.seed),
+            .shuffle = config_.data.shuffle};
+  }
+
+  // Every collective of a step once, with zero gradients: connections are made and buffers allocated before the clock
+  // starts, and a mesh that cannot work fails here.
+  void warm_up() {
+    for (shard::Parameter* parameter : model_.parameters()) parameter->ensure_grad();
+    shard::finish_reductions(model_.parameters());
+    shard::global_gradient_norm(model_.parameters(), meshes_->world());
+    for (shard::Parameter* parameter : model_.parameters()) parameter->clear_grad();
+  }
+
+  void one_step() {
+    const auto begin = Clock::now();
+    const std::vector<data::MicroBatch> micro_batches = loader_.next_step();
+    load_wait_s_ += seconds_since(begin);
+    const StepResult result =
+        train_step(model_, walk_, *loss_, *optimizer_, micro_batches,
+                   {.max_grad_norm = config_.train.max_grad_norm, .learning_rate = rate_.current()});
+    ++step_;
+    ++steps_since_log_;
+    tokens_seen_ += result.tokens;
+    tokens_since_log_ += result.tokens;
+    step_s_ += seconds_since(begin);
+    account(result);
+    record(result);
+    summary_.was_stopped =
+        world_.all().all_reduce_int(observer_.wants_stop() ? 1 : 0, comm::ReduceOp::kMax, "stop") != 0;
+  }
+
+  void account(const StepResult& result) {
+    if (result.is_applied) {
+      rate_.advance();
+      skips_in_a_row_ = 0;
+      summary_.last_loss = result.loss;
+      if (summary_.first_loss == 0) summary_.first_loss = result.loss;
+      return;
+    }
+    ++summary_.skipped_steps;
+    if (is_main()) base::log_warn("step {} is skipped: {}", step_, result.skip_reason);
+    if (!result.is_nonfinite) return;
+    ++skips_in_a_row_;
+    const bool stops = config_.train.on_nonfinite == config::OnNonfinite::kStop;
+    if (!stops && skips_in_a_row_ < kMaxSkipsInARow) return;
+    throw base::make_error(base::Code::kNumerics, "train/nonfinite", "step {}: {}{}", step_, result.skip_reason,
+                           stops ? "" : fmt::format("; {} steps in a row were skipped", skips_in_a_row_))
+        .hint("No weight was changed by it. Lower learning_rate or max_grad_norm, or look at the rows of this step.");
+  }
+
+  void record(const StepResult& result) {
+    const bool is_logged = step_ % config_.train.logging_steps == 0;
+    const double imbalance = is_logged ? load_imbalance() : 0.0;
+    StepRecord record;
+    record.epoch = loader_.epoch();
+    record.step = step_;
+    record.total_steps = total_steps_;
+    record.loss = result.loss;
+    record.grad_norm = result.grad_norm;
+    record.learning_rate = rate_.current();
+    record.tokens_seen = tokens_seen_;
+    record.tokens_per_s = static_cast<double>(tokens_since_log_) / std::max(step_s_, 1e-9);
+    record.step_s = step_s_ / static_cast<double>(steps_since_log_);
+    record.load_wait_s = load_wait_s_;
+    record.skipped_steps = summary_.skipped_steps;
+    record.expert_load_max_over_mean = imbalance;
+    record.rss_mib = peak_rss_mib();
+    record.is_logged = is_logged;
+    if (is_main()) observer_.on_step(record);
+    if (!is_logged) return;
+    steps_since_log_ = tokens_since_log_ = 0;
+    step_s_ = load_wait_s_ = 0;
+  }
+
+  // The worst layer's busiest expert over its mean, of the steps since the last record. Collective over the world.
+  double load_imbalance() {
+    double worst = 0;
+    for (moe::LoadStats& stats : walk_.load_stats()) {
+      std::vector<int64_t> counts = stats.counts();
+      meshes_->world().all_reduce({{counts.data(), static_cast<int64_t>(counts.size()), comm::DType::kI64}},
+                                  comm::ReduceOp::kSum, "expert load");
+      worst = std::max(worst, moe::load_max_over_mean(counts));
+      stats.reset();
+    }
+    return worst;
+  }
+
+  void save() {
+    save_weights(*job_.weights, model_, output_dir_, config_.train.bf16, is_main() ? &observer_ : nullptr);
+    summary_.steps = step_;
+    summary_.output_dir = output_dir_;
+    if (is_main()) observer_.on_end(summary_);
+  }
+
+  comm::World& world_;
+  const Job& job_;
+  const config::Config& config_;
+  Observer& observer_;
+  std::string output_dir_;
+  std::shared_ptr<const comm::Meshes> meshes_;
+  ShardedModel model_;
+  LayerWalk walk_;
+  std::unique_ptr<Loss> loss_;
+  data::BatchLoader loader_;
+  int64_t total_steps_;
+  LearningRate rate_;
+  std::unique_ptr<Optimizer> optimizer_;
+
+  int64_t step_ = 0, steps_since_log_ = 0;
+  int64_t tokens_seen_ = 0, tokens_since_log_ = 0;
+  double step_s_ = 0, load_wait_s_ = 0;
+  int skips_in_a_row_ = 0;
+  RunSummary summary_;
+};
+
+void write_resolved_config(const config::Config& config, const std::string& output_dir) {
+  const auto fs = base::make_posix_file_system(base::Code::kCheckpoint);
+  fs->make_directories(output_dir);
+  config::Config resolved = config;
+  resolved.train.output_dir = output_dir;
+  base::write_file_atomic(*fs, base::join_path(output_dir, "config.resolved.yaml"), config::print_yaml(resolved));
+}
+
+}  // namespace
+
+void run_training(comm::World& world, const Job& job, Observer& observer) {
+  agree_on_job(job, world.all());
+  const std::string output_dir = agree_on_output_dir(job.output_dir, world.all());
+  if (world.rank() == 0) write_resolved_config(job.loaded.config, output_dir);
+  Trainer(world, job, observer, output_dir).run();
+}
+
+}  // namespace expertmesh::train

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training run of one rank, from meshes to the saved model: the straight line of docs/ARCHITECTURE.md.
+#pragma once
+
+#include "comm/world.h"
+#include "train/job.h"
+#include "train/observer.h"
+
+namespace expertmesh::train {
+
+// Collective over the world. `observer` is used on global rank 0 only. Errors end the run on all ranks.
+void run_training(comm::World& world, const Job& job, Observer& observer);
+
+}  // namespace expertmesh::train
