@@ -49,6 +49,7 @@ struct DataSummary {
 };
 
 class TokenStore;
+struct TokenRecord;
 
 class Dataset {
  public:
@@ -71,7 +72,10 @@ class Dataset {
     uint32_t part;
     uint32_t sample;
   };
+  friend class DatasetBuilder;
   Dataset() = default;
+  const TokenStore& store(int64_t i) const;
+  const TokenRecord& record(int64_t i) const;
   void summarise();
 
   std::vector<std::shared_ptr<const Part>> parts_;

@@ -24,7 +24,7 @@ auto at_row(const RowFile& file, const RowText& text, Body&& body) {
   try {
     return body();
   } catch (base::Error& error) {
-    if (error.where().empty()) error.at(file.where(text));
+    if (error.where().empty() && error.code() == base::Code::kData) error.at(file.where(text));
     throw;
   }
 }
