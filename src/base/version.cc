@@ -11,7 +11,5 @@ std::string build_id() {
   const std::string_view commit = EXPERTMESH_COMMIT;
   return commit.empty() ? std::string(version()) : fmt::format("{} ({})", version(), commit);
 }
-return fmt::format("{} ({} {})", version(), __DATE__, __TIME__);
-}
 
 }  // namespace expertmesh::base
