@@ -63,7 +63,7 @@ struct WorldOptions {
   std::chrono::milliseconds setup_timeout = std::chrono::seconds(300);  // for all ranks to appear
   std::chrono::milliseconds stuck_after = std::chrono::seconds(3);      // from an abort to on_stuck
   // Called once when the job has failed, before the cause is thrown or on_stuck is called.
-  std::function<void(const FailureReport&)> on_failure;
+  std::function<void(const FailureReport&)> on_failure = {};
 };
 
 std::unique_ptr<World> make_single_world(const WorldOptions& options = {});
