@@ -48,12 +48,6 @@ EXPERTMESH_CHOICES(InferDType, {kAuto, "auto"}, {kFloat16, "float16"}, {kFloat32
     return kRows;                                         \
   }                                                       \
   static_assert(true)
-#define EXPERTMESH_NONE_REFUSED(Enum)                  \
-  template <>                                          \
-  std::span<const RefusedName> refused_names<Enum>() { \
-    return {};                                         \
-  }                                                    \
-  static_assert(true)
 
 EXPERTMESH_REFUSED(DistBackend, {"deepspeed", "Use fsdp2 or fsdpturbo."}, {"ddp", "Leave dist_config out."});
 EXPERTMESH_REFUSED(SampleBackend, {"vllm", "Use hf."});
@@ -63,26 +57,6 @@ EXPERTMESH_REFUSED(Kernel, {"liger_kernel", "The built-in loss already works wit
                    {"npu_fused_rmsnorm", "There is no NPU backend; use auto."},
                    {"npu_fused_rope", "There is no NPU backend; use auto."},
                    {"npu_fused_swiglu", "There is no NPU backend; use auto."});
-EXPERTMESH_NONE_REFUSED(FlashAttention);
-EXPERTMESH_NONE_REFUSED(ModelClass);
-EXPERTMESH_NONE_REFUSED(ChatMarkup);
-EXPERTMESH_NONE_REFUSED(AuxLoss);
-EXPERTMESH_NONE_REFUSED(BatchingStrategy);
-EXPERTMESH_NONE_REFUSED(OnNonfinite);
-EXPERTMESH_NONE_REFUSED(CpMode);
-EXPERTMESH_NONE_REFUSED(OnSaveError);
-EXPERTMESH_NONE_REFUSED(PrefLoss);
-EXPERTMESH_NONE_REFUSED(PrefWeighting);
-EXPERTMESH_NONE_REFUSED(Dispatcher);
-EXPERTMESH_NONE_REFUSED(FsdpImplementation);
-EXPERTMESH_NONE_REFUSED(InitMode);
-EXPERTMESH_NONE_REFUSED(LinearAttentionOp);
-EXPERTMESH_NONE_REFUSED(Optimizer);
-EXPERTMESH_NONE_REFUSED(MasterWeights);
-EXPERTMESH_NONE_REFUSED(Schedule);
-EXPERTMESH_NONE_REFUSED(PeftKind);
-EXPERTMESH_NONE_REFUSED(InferDType);
 #undef EXPERTMESH_REFUSED
-#undef EXPERTMESH_NONE_REFUSED
 
 }  // namespace expertmesh::config

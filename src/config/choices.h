@@ -46,17 +46,24 @@ struct RefusedName {
   std::string_view instead;  // a full sentence
 };
 
-// All spellings, in the order in which messages list them, and the refused ones. Defined for every enum above.
+// All spellings, in the order in which messages list them.
 template <typename E>
 std::span<const ChoiceName<E>> choices();
-template <typename E>
-std::span<const RefusedName> refused_names();
 
-#define EXPERTMESH_CHOICES(Enum)                     \
-  template <>                                        \
-  std::span<const ChoiceName<Enum>> choices<Enum>(); \
-  template <>                                        \
-  std::span<const RefusedName> refused_names<Enum>()
+template <typename E>
+std::span<const RefusedName> refused_names() {
+  return {};
+}
+template <>
+std::span<const RefusedName> refused_names<DistBackend>();
+template <>
+std::span<const RefusedName> refused_names<SampleBackend>();
+template <>
+std::span<const RefusedName> refused_names<Kernel>();
+
+#define EXPERTMESH_CHOICES(Enum) \
+  template <>                    \
+  std::span<const ChoiceName<Enum>> choices<Enum>()
 EXPERTMESH_CHOICES(FlashAttention);
 EXPERTMESH_CHOICES(ModelClass);
 EXPERTMESH_CHOICES(ChatMarkup);

@@ -66,7 +66,7 @@ struct TrainConfig {
   bool full_determinism = false;  // accepted: runs are deterministic anyway
   int64_t logging_steps = 1;      // steps between log lines
   OnNonfinite on_nonfinite = OnNonfinite::kSkip;
-  bool profile = false;
+  bool profile = false;  // writes a trace of the steps
   bool operator==(const TrainConfig&) const = default;
 };
 

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks across keys that need neither a model nor the number of ranks.
+#pragma once
+
+#include "config/load.h"
+#include "config/problems.h"
+
+namespace expertmesh::config {
+
+bool is_training(Command command);
+
+void check_required_keys(const Loaded& loaded, Command command, Problems& problems);
+void check_combinations(const Loaded& loaded, Problems& problems);
+std::vector<std::string> combination_warnings(const Loaded& loaded);
+
+}  // namespace expertmesh::config
