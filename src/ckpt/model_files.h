@@ -43,6 +43,8 @@ class ModelFiles {
 
  private:
   void add_file(const base::FileSystem& fs, const std::string& name);
+  void add_indexed(const base::FileSystem& fs);
+  void index_tensors();
 
   std::string directory_;
   base::Code code_;

@@ -56,8 +56,9 @@ class WeightTable {
   void add_experts(const std::string& prefix, int64_t experts, int64_t intermediate, int64_t hidden,
                    std::string source = {}, const std::vector<std::string>& layouts = {"split", "fused"});
 
-  // Tied embeddings: `lm_head.weight` may be there if it is a copy of the embedding.
-  void add_alias(std::string name, std::string same_as) { aliases_.push_back({std::move(name), std::move(same_as)}); }
+  // Tied embeddings, after the embedding was added: `name` ("lm_head.weight") may be there as a copy of `same_as`, or
+  // alone, in its place. As transformers reads it, but for two that differ: that is an error here, not an untied model.
+  void add_alias(std::string name, const std::string& same_as);
 
   // Tensors whose name starts so are not read, and are carried to a saved model unchanged ("model.visual.", "mtp.").
   void pass_through(std::string prefix) { pass_through_.push_back(std::move(prefix)); }
