@@ -124,7 +124,7 @@ EXPERTMESH_INLINE float max(Vec v) {
   return most;
 }
 
-// e^x within 1 ulp; 0 below -86.98 (no subnormals), infinite above 88.73, NaN for NaN.
+// e^x within 1 ulp; 0 below -86.29 (no subnormals), infinite above 88.73, NaN for NaN.
 EXPERTMESH_INLINE Vec exp(Vec x) {
   const Vec bounded = x > 89.0F ? splat(89.0F) : x;
   // n = round(x / ln 2): adding 1.5 * 2^23 rounds to an integer that sits in the low bits.
@@ -142,7 +142,7 @@ EXPERTMESH_INLINE Vec exp(Vec x) {
   // 2^(n - 1), then twice that: n is up to 128, the exponent of a float up to 127.
   const IntVec exponent = (reinterpret_cast<IntVec>(shifted) - 1) << 23;
   const Vec y = reinterpret_cast<Vec>(reinterpret_cast<IntVec>(p) + exponent) * 2.0F;
-  const Vec flushed = x < -86.98F ? splat(0.0F) : y;
+  const Vec flushed = x < -86.29F ? splat(0.0F) : y;
   return x != x ? x : flushed;
 }
 
