@@ -104,17 +104,22 @@ class ModelSaver {
   void finish_rank();
   // Elements written by this rank, by position in plan.outputs().
   std::vector<int64_t> elements_written() const;
-  // `total_elements`: summed over all ranks. `config` and `companions` are written beside the weights.
+  // `total_elements`: summed over all ranks. The config and copies of the companions go beside the weights.
   void commit(const std::vector<int64_t>& total_elements, const std::string& config_json,
-              const std::vector<std::string>& companion_files);
+              const std::vector<std::string>& companions);
   // Removes what this save has written so far.
   void abandon() noexcept;
 
  private:
   base::WritableFile& file(size_t index);
+  // Part of output `index`, from a buffer that holds `box` of its parameter.
+  void write_part(size_t index, const Slice& part, const Slice& box, const void* data, DType dtype);
+  void copy_tensor(size_t index);
+  void assemble_tensor(size_t index);
   void check_coverage(const std::vector<int64_t>& total_elements) const;
-  void write_elements(const SavePlan::Output& output, const Slice& part, const Slice& box, const void* data,
-                      DType dtype);
+  void write_small_files(const std::string& config_json, const std::vector<std::string>& companions);
+  void remove_previous();
+  void move_into_place();
 
   base::FileSystem& fs_;
   const SavePlan& plan_;
@@ -128,7 +133,10 @@ class ModelSaver {
 // template), as full paths. config.json is not among them.
 std::vector<std::string> companion_files(const base::FileSystem& fs, const std::string& model_directory);
 
-// The text of a config.json whose `dtype` / `torch_dtype` keys say what was saved; unchanged to the byte where they do.
+// The text of a config.json with its `dtype` / `torch_dtype` keys set to what most of the parameters are saved in;
+// unchanged to the byte where they say so already, or where it has none. Throws kModel for text that is no JSON object.
+std::string config_for_save(const std::string& config_json, const SavePlan& plan);
+// The same for a dtype that is known.
 std::string config_for_save(const std::string& config_json, DType dtype);
 
 // Saves one model. `write_local` calls saver.write() for each slice this rank is the owner of (skip parameters that
