@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/tokenizer_unicode.h"
 
-#include <utf8proc.h>
-
-#include <algorithm>
 #include <memory>
 
 #include "base/json.h"
@@ -20,31 +17,6 @@ constexpr ClassRange kRanges[] = {
 #include "data/tokenizer_unicode_ranges.inc"
 };
 
-constexpr uint32_t kFirstVowelJamo = 0x1161, kLastVowelJamo = 0x1175, kFirstTailJamo = 0x11a8, kLastTailJamo = 0x11c2;
-constexpr uint32_t kFirstHangul = 0xac00, kLastHangul = 0xd7a3;
-constexpr int kMaxDecomposition = 32;
-
-bool is_surrogate(uint32_t point) { return point >= 0xd800 && point <= 0xdfff; }
-
-// Marks what NFC turns a single character into: itself (then its last part may compose with what comes before), or not.
-void flag_decomposition(uint32_t point, uint8_t* flags) {
-  utf8proc_int32_t parts[kMaxDecomposition];
-  int last_class = 0;
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_STABLE);
-  const utf8proc_ssize_t count =
-      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(point), parts, kMaxDecomposition, options, &last_class);
-  if (count < 1 || count > kMaxDecomposition) return;
-  if (count == 1 && parts[0] == static_cast<utf8proc_int32_t>(point)) return;
-  const auto compose = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-  const auto last = static_cast<uint32_t>(parts[count - 1]);
-  const utf8proc_ssize_t composed = utf8proc_normalize_utf32(parts, count, compose);
-  if (composed == 1 && parts[0] == static_cast<utf8proc_int32_t>(point)) {
-    flags[last] |= kMayCompose;
-  } else {
-    flags[point] |= kMayCompose;
-  }
-}
-
 std::unique_ptr<uint8_t[]> build_flags() {
   auto flags = std::make_unique<uint8_t[]>(kCodePoints);
   for (const ClassRange& range : kRanges) {
@@ -52,14 +24,6 @@ std::unique_ptr<uint8_t[]> build_flags() {
   }
   flags['\r'] |= kNewline;
   flags['\n'] |= kNewline;
-  for (uint32_t point = 0; point < kCodePoints; ++point) {
-    if (is_surrogate(point) || (point >= kFirstHangul && point <= kLastHangul)) continue;
-    const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(point));
-    if (property->combining_class != 0) flags[point] |= kCombining;
-    if (property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0) flag_decomposition(point, flags.get());
-  }
-  for (uint32_t point = kFirstVowelJamo; point <= kLastVowelJamo; ++point) flags[point] |= kMayCompose;
-  for (uint32_t point = kFirstTailJamo; point <= kLastTailJamo; ++point) flags[point] |= kMayCompose;
   return flags;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tokenizer has to know of a character, in one byte per code point, and stepping through valid UTF-8.
-// Letters, numbers and marks are those of Unicode 16, as in the reference library; the NFC bits come from utf8proc.
+// All classes are those of the reference library: Unicode 16 for letters, numbers and marks, an older one for NFC, to
+// which later marks are plain characters (scripts/make_unicode_classes.py).
 // Threads: any; the table is made at the first use.
 #pragma once
 
