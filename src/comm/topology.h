@@ -15,13 +15,13 @@ namespace expertmesh::comm {
 // What the user asked for; nothing = follows from the rest.
 struct TopologyRequest {
   int64_t cp_size = 1;
-  std::optional<int64_t> dp_size;
+  std::optional<int64_t> dp_size = {};
   int64_t ep_size = 1;
-  std::optional<int64_t> efsdp_size;
+  std::optional<int64_t> efsdp_size = {};
   int64_t mp_replicate_size = 1;
-  std::optional<int64_t> mp_shard_size;
-  std::optional<int64_t> num_experts;          // of the model: ep_size must divide it
-  std::optional<int64_t> num_attention_heads;  // of the model: cp_size must divide it
+  std::optional<int64_t> mp_shard_size = {};
+  std::optional<int64_t> num_experts = {};          // of the model: ep_size must divide it
+  std::optional<int64_t> num_attention_heads = {};  // of the model: cp_size must divide it
 };
 
 // The axes that ranks form groups along. kExpertReplicas is (edp, expert_cp): the ranks that hold the same expert
