@@ -53,9 +53,9 @@ class HeaderReader final : public base::JsonEvents {
       if (!names_.emplace(key).second) fail(fmt::format("tensor {} is there twice (duplicate key)", display_name(key)));
       in_metadata_ = key == kMetadataKey;
       name_ = key;
-    } else {
+    } else if (depth_ == 2) {  // deeper ones belong to keys that are not known here
       key_ = key;
-      if (depth_ == 2 && in_metadata_) check_new_metadata_key();
+      if (in_metadata_) check_new_metadata_key();
     }
   }
 
