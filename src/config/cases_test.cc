@@ -166,7 +166,9 @@ TEST_P(ConfigCases, AsExpected) {
   const Json* waits = waiting().find(file);
   if (const Json* ok = entry.find("ok")) {
     expect_ok(file, *ok, given);
-    if (waits == nullptr || waits->find("needs") != nullptr) EXPECT_NO_THROW(run_all_checks(file, given));
+    if (waits == nullptr || waits->find("needs") != nullptr) {
+      EXPECT_NO_THROW(run_all_checks(file, given));
+    }
   }
   if (waits != nullptr && waits->find("needs") != nullptr) {
     EXPECT_NO_THROW(run_all_checks(file, given)) << "listed in waiting.json as a valid configuration";
@@ -208,6 +210,17 @@ std::string test_name(const testing::TestParamInfo<std::string>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, ConfigCases, testing::ValuesIn(files()), test_name);
+
+// These files are about their bytes: an editor that tidies them up would make their tests pass for nothing.
+TEST(ConfigCasesList, BytesAreUnchanged) {
+  const std::string bom = read(kFolder + "ok_bom_and_crlf.yaml");
+  EXPECT_TRUE(bom.starts_with("\xEF\xBB\xBF"));
+  EXPECT_EQ(std::count(bom.begin(), bom.end(), '\r'), 4);
+  EXPECT_NE(read(kFolder + "null_byte.yaml").find('\0'), std::string::npos);
+  EXPECT_NE(read(kFolder + "not_utf8.yaml").find('\xE9'), std::string::npos);
+  EXPECT_NE(read(kFolder + "tab_indent.yaml").find("\n\tname"), std::string::npos);
+  EXPECT_EQ(read(kFolder + "deep.yaml").size(), 4008U);
+}
 
 TEST(ConfigCasesList, CoversEveryWaitingFile) {
   for (const auto& [file, entry] : *waiting().try_object()) EXPECT_NE(cases().find(file), nullptr) << file;

@@ -93,16 +93,17 @@ class TreeReader {
   // False where the value was faulty.
   bool read_field(const Section* section, const Field& field, const Node::Entry& entry) {
     const std::string path = section == nullptr ? field.key : section->key + "." + field.key;
+    const std::string& topic = section != nullptr && field.key == "name" ? section->key : field.key;
     loaded_.positions.set(path, place_of(entry));
     if (entry.value.is_null() && !field.is_nullable) {
-      problems_.add(field.key, place_of(entry), fmt::format("{} is null, expected {}", path, field.type),
+      problems_.add(topic, place_of(entry), fmt::format("{} is null, expected {}", path, field.type),
                     "Leave the key out for its default.");
       return false;
     }
     try {
       field.read(entry.value, context_of(section, entry), loaded_.config);
     } catch (const ValueError& error) {
-      problems_.add(field.key, place_of(entry), fmt::format("{} {}", path, error.message), error.hint);
+      problems_.add(topic, place_of(entry), fmt::format("{} {}", path, error.message), error.hint);
       return false;
     }
     if (field.is_ignored && !entry.value.is_null()) {

@@ -132,9 +132,10 @@ std::string quote_hint(const Node& node, Quotes quotes) {
 
 }  // namespace
 
+// Limits that only keep arithmetic safe are told to those who meet them.
 std::string integer_expectation(const IntegerRange& range) {
   if (range.min == INT64_MIN && range.max == INT64_MAX) return "an integer";
-  if (range.max == INT64_MAX) return fmt::format("an integer of at least {}", range.min);
+  if (range.max > (1 << 16)) return fmt::format("an integer of at least {}", range.min);
   return fmt::format("an integer from {} to {}", range.min, range.max);
 }
 
@@ -175,9 +176,11 @@ int64_t read_integer(const Node& node, const IntegerRange& range, Quotes quotes)
   if (digits[0] == '+') digits.remove_prefix(1);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc() || end != digits.data() + digits.size() || value < range.min || value > range.max) {
-    throw wrong(node, expectation);
+  const bool is_whole = end == digits.data() + digits.size();
+  if (error == std::errc::result_out_of_range || (is_whole && value > range.max)) {
+    throw wrong(node, fmt::format("an integer from {} to {}", range.min, range.max));
   }
+  if (error != std::errc() || !is_whole || value < range.min) throw wrong(node, expectation);
   return value;
 }
 

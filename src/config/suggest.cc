@@ -18,9 +18,12 @@ std::string fold(std::string_view name) {
   return out;
 }
 
-// How many mistakes a name of this length may have: about one in four characters.
-int max_distance(size_t length) {
-  return length <= 3 ? 1 : static_cast<int>(std::min<size_t>((length + 1) / 4 + 1, 5));
+// How many mistakes a name may have: one in five characters. In names of three letters almost anything is near, so
+// their first letter has to be right.
+int max_distance(std::string_view name, std::string_view known) {
+  const size_t shorter = std::min(name.size(), known.size());
+  if (shorter <= 3) return shorter >= 2 && name[0] == known[0] ? 1 : 0;
+  return std::clamp(static_cast<int>(shorter) / 5, 1, 4);
 }
 
 constexpr size_t kMaxName = 64;  // longer names are no misspelling of ours, and the distance is quadratic
@@ -32,9 +35,9 @@ std::optional<std::string> nearest(std::string_view name, const Names& known) {
   int best = std::numeric_limits<int>::max();
   std::optional<std::string> found;
   for (const auto& candidate : known) {
-    const int distance = edit_distance(folded, fold(candidate));
-    const size_t shorter = std::min(name.size(), std::string_view(candidate).size());
-    if (distance < best && distance <= max_distance(shorter) && distance < static_cast<int>(shorter)) {
+    const std::string folded_candidate = fold(candidate);
+    const int distance = edit_distance(folded, folded_candidate);
+    if (distance < best && distance <= max_distance(folded, folded_candidate)) {
       best = distance;
       found = std::string(candidate);
     }

@@ -77,6 +77,7 @@ class TreeBuilder : public YAML::EventHandler {
     node.text = value;
     node.is_quoted = tag == "!";
     node.place = place(mark);
+    if (node.is_quoted) refuse_open_quote(mark);
     const bool is_null =
         !node.is_quoted && (value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL");
     if (is_null) node.kind = Node::Kind::kNull;
@@ -122,6 +123,26 @@ class TreeBuilder : public YAML::EventHandler {
     throw make_error(Code::kConfig, "config/yaml", "the tag {}", shorten(tag))
         .at(place(mark))
         .hint("Tags are not supported: write the plain value.");
+  }
+
+  // The library takes the end of the file for a closing quote, and so swallows the rest of the file.
+  void refuse_open_quote(const YAML::Mark& mark) {
+    const std::string_view line = current_line(mark.line);
+    if (mark.column < 0 || static_cast<size_t>(mark.column) >= line.size()) return;
+    size_t i = static_cast<size_t>(line.data() - text_.data()) + static_cast<size_t>(mark.column);
+    const char quote = text_[i];
+    if (quote != '"' && quote != '\'') return;
+    for (++i; i < text_.size(); ++i) {
+      if (quote == '"' && text_[i] == '\\') {
+        ++i;
+      } else if (text_[i] == quote) {
+        if (quote == '"' || i + 1 >= text_.size() || text_[i + 1] != quote) return;
+        ++i;  // two single quotes stand for one
+      }
+    }
+    throw make_error(Code::kConfig, "config/yaml", "a quoted text that is not closed")
+        .at(place(mark))
+        .hint("Add the closing quote.");
   }
 
   void count_node(const YAML::Mark& mark) {
