@@ -16,11 +16,15 @@
 
 namespace expertmesh::shard {
 
+// How `expertmesh init` fills a new parameter: normal numbers of the model's initializer_range, ones, or zeros.
+enum class Init { kNormal, kOnes, kZeros };
+
 class Parameter {
  public:
   struct Options {
     bool is_expert = false;  // dim 0 counts experts: EP partitions it
     bool keep_fp32 = false;  // stays fp32 in memory whatever `bf16` says (A_log, dt_bias)
+    Init init = Init::kNormal;
   };
 
   Parameter(std::string name, std::vector<int64_t> global_shape, const Options& options);
@@ -33,6 +37,7 @@ class Parameter {
   int64_t global_numel() const;
   bool is_expert() const { return options_.is_expert; }
   bool keep_fp32() const { return options_.keep_fp32; }
+  Init init() const { return options_.init; }
 
   // False: no gradient is formed, no optimizer state kept.
   bool trainable() const { return trainable_; }

@@ -53,6 +53,7 @@ void agree_on_job(const Job& job, comm::Group& world) {
   compare(base::Code::kModel, "model/ranks", "the model's config.json",
           base::dump_json(job.model_config, base::JsonStyle::kPretty), world);
   compare(base::Code::kModel, "model/ranks", "the model's tensors", job.weights->digest(), world);
+  if (job.dataset == nullptr) return;
   compare(base::Code::kData, "data/ranks", "the training rows", fmt::format("{:016x}", job.dataset->fingerprint()),
           world);
 }

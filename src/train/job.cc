@@ -55,8 +55,7 @@ base::Json read_model_config(const std::string& model_dir) {
   throw base::make_error(base::Code::kModel, "model/config", "config.json is no JSON object").at(path);
 }
 
-Job prepare_job(const std::string& stage, config::Loaded loaded, int world,
-                const std::function<void(uint64_t, uint64_t)>& progress) {
+Job prepare_model(const std::string& stage, config::Loaded loaded, int world) {
   Job job;
   job.stage = stage;
   job.build_id = base::build_id();
@@ -72,12 +71,18 @@ Job prepare_job(const std::string& stage, config::Loaded loaded, int world,
   job.sizes = config::validate_for_world(job.loaded, world, config_sizes(sizes));
   config::validate_kernels(job.loaded, config_sizes(sizes));
 
-  const auto model_fs = base::make_posix_file_system(base::Code::kModel);
-  job.weights = std::make_shared<ckpt::LoadPlan>(std::make_shared<ckpt::ModelFiles>(*model_fs, config.model.path),
+  const auto fs = base::make_posix_file_system(base::Code::kModel);
+  job.weights = std::make_shared<ckpt::LoadPlan>(std::make_shared<ckpt::ModelFiles>(*fs, config.model.path),
                                                  job.blueprint->weight_table());
-  const auto fs = base::make_posix_file_system(base::Code::kData);
-  job.dataset = data::Dataset::build(*fs, dataset_options(config, sizes.vocab, progress));
   job.output_dir = config.train.output_dir;
+  return job;
+}
+
+Job prepare_job(const std::string& stage, config::Loaded loaded, int world,
+                const std::function<void(uint64_t, uint64_t)>& progress) {
+  Job job = prepare_model(stage, std::move(loaded), world);
+  const auto fs = base::make_posix_file_system(base::Code::kData);
+  job.dataset = data::Dataset::build(*fs, dataset_options(job.loaded.config, job.blueprint->sizes().vocab, progress));
   return job;
 }
 

@@ -23,7 +23,7 @@ struct Job {
   const model::ModelSpec* spec = nullptr;
   std::shared_ptr<const model::Model> blueprint;  // shapes and weight table; nothing is allocated in it
   std::shared_ptr<const ckpt::LoadPlan> weights;  // every tensor found and of the right shape
-  std::shared_ptr<const data::Dataset> dataset;
+  std::shared_ptr<const data::Dataset> dataset;   // nullptr for "score"
   std::string output_dir;
   std::string build_id;
 };
@@ -31,8 +31,11 @@ struct Job {
 // Reads <model>/config.json. Throws kModel where it is missing or no JSON object.
 base::Json read_model_config(const std::string& model_dir);
 
-// Loads the configuration's model description and data and checks them against `world` ranks; no rank has started yet.
-// `progress` is called with bytes done and all bytes while text is tokenised.
+// The model's part: description, sizes checked against `world` ranks, and the plan of its weights. No rank has started
+// yet. `stage` is "sft" or "score".
+Job prepare_model(const std::string& stage, config::Loaded loaded, int world);
+
+// That, and the training rows. `progress` is called with bytes done and all bytes while text is tokenised.
 Job prepare_job(const std::string& stage, config::Loaded loaded, int world,
                 const std::function<void(uint64_t, uint64_t)>& progress);
 

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "config/print.h"
 #include "train/agreement.h"
+#include "train/build.h"
 #include "train/schedule.h"
 #include "train/start_table.h"
 #include "train/step.h"
@@ -31,26 +32,6 @@ int64_t peak_rss_mib() {
   return usage.ru_maxrss / 1024;
 }
 
-comm::TopologyRequest topology_request(const config::Config& config) {
-  return {.cp_size = config.topology.cp_size,
-          .dp_size = config.topology.dp_size,
-          .ep_size = config.dist.ep_size,
-          .efsdp_size = config.dist.efsdp_size,
-          .mp_replicate_size = config.topology.mp_replicate_size,
-          .mp_shard_size = config.topology.mp_shard_size};
-}
-
-ShardingOptions sharding_options(const config::Config& config) {
-  ShardingOptions options;
-  options.dist = config.dist;
-  options.bf16 = config.train.bf16;
-  options.trainable_modules = config.model.trainable_modules.value_or(std::vector<std::string>{});
-  if (config.model.debug_router.is_on()) {
-    options.debug_router = *config::try_value(config, "debug_router")->try_string();
-  }
-  return options;
-}
-
 // The loop of one run: what it counts between log records, and when it has to end.
 class Trainer {
  public:
@@ -60,8 +41,9 @@ class Trainer {
         config_(job.loaded.config),
         observer_(observer),
         output_dir_(std::move(output_dir)),
-        meshes_(comm::Meshes::build(world, comm::make_topology(world.size(), topology_request(config_)))),
-        model_(job.spec->build(job.model_config, config_.model.path), *job.spec, meshes_, sharding_options(config_)),
+        meshes_(build_meshes(world, job)),
+        model_owner_(build_sharded_model(job, meshes_)),
+        model_(*model_owner_),
         walk_(model_, config_.train.enable_activation_checkpointing),
         loss_(make_loss(job.stage)),
         loader_(job.dataset, loader_options()),
@@ -188,7 +170,8 @@ class Trainer {
   Observer& observer_;
   std::string output_dir_;
   std::shared_ptr<const comm::Meshes> meshes_;
-  ShardedModel model_;
+  std::unique_ptr<ShardedModel> model_owner_;
+  ShardedModel& model_;
   LayerWalk walk_;
   std::unique_ptr<Loss> loss_;
   data::BatchLoader loader_;

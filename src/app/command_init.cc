@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// `expertmesh init --config FILE|--preset NAME [--tokenizer DIR] [--seed N] [--dtype bf16|fp32] --out DIR`
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "app/command.h"
+#include "app/console.h"
+#include "app/usage.h"
+#include "base/error.h"
+#include "config/suggest.h"
+#include "model/registry.h"
+#include "train/random_model.h"
+#include "train/start_table.h"
+
+namespace expertmesh::app {
+namespace {
+
+const model::Preset& find_preset(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& spec : model::model_specs()) {
+    for (const auto& preset : spec.presets()) {
+      if (preset.name == name) return preset;
+      names.emplace_back(preset.name);
+    }
+  }
+  const auto near = config::try_nearest(name, names);
+  throw base::make_error(base::Code::kUsage, "init/preset", "there is no preset \"{}\"", name)
+      .hint(near ? fmt::format("Did you mean {}?", *near) : fmt::format("Use one of {}.", config::join_names(names)));
+}
+
+base::Json read_config(const std::string& path) {
+  const auto fs = base::make_posix_file_system(base::Code::kModel);
+  try {
+    return base::parse_json(fs->read_all(path), {.max_depth = 32});
+  } catch (const base::JsonError& e) {
+    throw base::make_error(base::Code::kModel, "model/config", "{}", e.message)
+        .at(fmt::format("{}:{}:{}", path, e.line, e.column));
+  }
+}
+
+base::DType dtype_of(const std::string& name) {
+  if (name == "bf16") return base::DType::kBF16;
+  if (name == "fp32") return base::DType::kF32;
+  throw base::make_error(base::Code::kUsage, "init/dtype", "--dtype {} is not known", name).hint("Use bf16 or fp32.");
+}
+
+}  // namespace
+
+void run_init(const Arguments& arguments) {
+  std::string config_file, preset, dtype = "bf16";
+  train::RandomModelOptions options;
+  auto parser = make_parser("init");
+  parser->add_option("--config", config_file, "a config.json to make the model of");
+  parser->add_option("--preset", preset, "a ready shape instead (`expertmesh list presets`)");
+  parser->add_option("--tokenizer", options.tokenizer_dir, "directory whose tokenizer files are copied");
+  parser->add_option("--seed", options.seed, "of the weights (default 42)");
+  parser->add_option("--dtype", dtype, "bf16 or fp32 (default bf16)");
+  parser->add_option("--out", options.out, "directory to make")->required();
+  parse(*parser, arguments);
+  if (config_file.empty() == preset.empty()) {
+    throw base::Error(
+        base::Code::kUsage, "init/arguments",
+        config_file.empty() ? "neither --config nor --preset was given" : "both --config and --preset were given")
+        .hint("Give one of them.");
+  }
+  options.dtype = dtype_of(dtype);
+  options.config = preset.empty() ? read_config(config_file) : find_preset(preset).config();
+  options.where = preset.empty() ? config_file : "preset " + preset;
+
+  StatusLine line;
+  ProgressLine progress(line, "writing");
+  uint64_t bytes = 0;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    bytes = total;
+    progress.update(done, total);
+  };
+  train::write_random_model(options);
+  line.clear();
+  fmt::print("{}: {} of weights, seed {}\n", options.out, train::human_bytes(static_cast<double>(bytes)), options.seed);
+}
+
+}  // namespace expertmesh::app

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// `expertmesh score --model DIR --input ROWS.jsonl [--output OUT.jsonl] [--bf16 true|false] [--ranks N] [key=value
+// ...]`
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+
+#include "app/command.h"
+#include "app/console.h"
+#include "app/launch.h"
+#include "app/usage.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "train/scorer.h"
+
+namespace expertmesh::app {
+namespace {
+
+struct ScoreArguments {
+  LaunchOptions launch;
+  std::string model, input, output, bf16 = "false";
+  Positionals positionals;
+};
+
+ScoreArguments parse_arguments(const Arguments& arguments) {
+  ScoreArguments result;
+  std::vector<std::string> positionals;
+  auto parser = make_parser("score");
+  parser->add_option("--model", result.model, "Hugging Face model directory")->required();
+  parser->add_option("--input", result.input, "rows with input_ids, text or messages (jsonl)")->required();
+  parser->add_option("--output", result.output, "a line a row: logprobs, nll, tokens; left out: only the summary");
+  parser->add_option("--bf16", result.bf16, "compute in bf16 instead of fp32 (default false)");
+  parser->add_option("--ranks", result.launch.ranks, "rank threads in this process");
+  parser->add_option("--threads-per-rank", result.launch.threads_per_rank, "intra-op threads of each rank");
+  parser->add_option("KEY=VALUE", positionals, "configuration keys, for example dist_config.ep_size=2");
+  parse(*parser, arguments);
+  result.positionals = split_positionals(positionals);
+  if (!result.positionals.config_file.empty()) {
+    throw base::make_error(base::Code::kUsage, "app/arguments", "score takes no configuration file (\"{}\")",
+                           result.positionals.config_file)
+        .hint("Give key=value overrides.");
+  }
+  return result;
+}
+
+config::Loaded load(const ScoreArguments& arguments) {
+  std::vector<std::string> overrides{"model=" + arguments.model, "bf16=" + arguments.bf16};
+  overrides.insert(overrides.end(), arguments.positionals.overrides.begin(), arguments.positionals.overrides.end());
+  config::Loaded loaded = config::load_config("", overrides, config::Command::kScore);
+  config::refuse_unbuilt(loaded, config::Command::kScore);
+  for (const std::string& warning : loaded.warnings) base::log_warn("{}", warning);
+  return loaded;
+}
+
+std::string score_line(const train::RowScore& score) {
+  base::Json::Array logprobs;
+  for (const float value : score.logprobs) logprobs.emplace_back(static_cast<double>(value));
+  return base::dump_json(base::Json(base::Json::Object{{"logprobs", std::move(logprobs)},
+                                                       {"nll", score.nll},
+                                                       {"tokens", static_cast<int64_t>(score.logprobs.size())}}),
+                         base::JsonStyle::kPython);
+}
+
+// The output grows beside its place and moves there once it is whole.
+class ScoreOutput {
+ public:
+  explicit ScoreOutput(std::string path) : path_(std::move(path)) {
+    if (!path_.empty()) file_ = fs_->create(path_ + ".tmp");
+  }
+  ScoreOutput(const ScoreOutput&) = delete;
+  ScoreOutput& operator=(const ScoreOutput&) = delete;
+  ~ScoreOutput() {
+    if (file_ == nullptr) return;
+    try {
+      fs_->remove_file(path_ + ".tmp");
+    } catch (const base::Error& error) {
+      base::log_warn("{}", error.text());
+    }
+  }
+  void add(const train::RowScore& score) {
+    if (file_ != nullptr) file_->append(score_line(score) + "\n");
+    nll_ += score.nll;
+    tokens_ += static_cast<int64_t>(score.logprobs.size());
+    ++rows_;
+  }
+  int64_t rows() const { return rows_; }
+  void finish() {
+    if (file_ != nullptr) {
+      file_->sync();
+      file_->close();
+      fs_->rename(path_ + ".tmp", path_);
+      file_.reset();
+    }
+    const double mean = tokens_ > 0 ? nll_ / static_cast<double>(tokens_) : 0.0;
+    fmt::print("rows {}  tokens {}  mean nll {:.6f}  perplexity {:.4f}\n", rows_, tokens_, mean, std::exp(mean));
+  }
+
+ private:
+  std::unique_ptr<base::FileSystem> fs_ = base::make_posix_file_system(base::Code::kData);
+  std::string path_;
+  std::unique_ptr<base::WritableFile> file_;
+  double nll_ = 0;
+  int64_t tokens_ = 0, rows_ = 0;
+};
+
+}  // namespace
+
+void run_score(const Arguments& arguments) {
+  ScoreArguments parsed = parse_arguments(arguments);
+  const config::Loaded loaded = load(parsed);
+  parsed.launch.timeout = std::chrono::seconds(loaded.config.topology.dist_timeout);
+
+  StatusLine line;
+  train::Job job;
+  std::vector<data::ScoreRow> rows;
+  std::unique_ptr<ScoreOutput> output;
+  launch(
+      parsed.launch,
+      [&](int world_size) {
+        job = train::prepare_model("score", loaded, world_size);
+        const auto fs = base::make_posix_file_system(base::Code::kData);
+        rows = data::load_score_rows(*fs,
+                                     {.input = parsed.input,
+                                      .model_dir = parsed.model,
+                                      .chat_markup = std::string(config::choice_name(loaded.config.model.chat_markup)),
+                                      .custom_chat_template = loaded.config.model.custom_chat_template.value_or(""),
+                                      .vocabulary_rows = job.blueprint->sizes().vocab,
+                                      .threads = 0});
+      },
+      [&](comm::World& world) {
+        if (world.rank() == 0) output = std::make_unique<ScoreOutput>(parsed.output);
+        const auto start = std::chrono::steady_clock::now();
+        train::run_scoring(world, job, rows, [&](const train::RowScore& score) {
+          output->add(score);
+          const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+          if (line.is_on() && seconds > 0.5) {
+            const double left =
+                seconds / static_cast<double>(output->rows()) * static_cast<double>(rows.size() - output->rows());
+            line.show(fmt::format("scoring {}/{} rows, {:.1f} rows/s, ETA {}", output->rows(), rows.size(),
+                                  static_cast<double>(output->rows()) / seconds, format_duration(left)));
+          }
+        });
+        if (world.rank() == 0) {
+          line.clear();
+          output->finish();
+        }
+      });
+}
+
+}  // namespace expertmesh::app
