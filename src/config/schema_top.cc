@@ -139,7 +139,7 @@ Section checkpoint_group() {
   rows.text("resume_from_checkpoint", &CheckpointConfig::resume_from_checkpoint,
             "Checkpoint directory, or `auto` for the newest complete one of output_dir.");
   rows.integer("save_steps", &CheckpointConfig::save_steps, kAtLeast1, "steps", "Steps between checkpoints.");
-  rows.number("save_epochs", &CheckpointConfig::save_epochs, {0.0, 1e6, true, false}, "epochs",
+  rows.number("save_epochs", &CheckpointConfig::save_epochs, {0.0, 1e300, true, false}, "epochs",
               "Epochs between checkpoints, in place of save_steps.");
   rows.flag("save_ckpt_as_hf", &CheckpointConfig::save_ckpt_as_hf,
             "Also write a Hugging Face model into each checkpoint.");

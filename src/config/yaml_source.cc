@@ -191,7 +191,23 @@ class TreeBuilder : public YAML::EventHandler {
     attach(std::move(node));
   }
 
-  void refuse_complex_key(const YAML::Mark& mark) const {
+  // An open bracket that is never closed looks like the start of a key to the library.
+  bool is_never_closed(const YAML::Mark& mark) {
+    const std::string_view line = current_line(mark.line);
+    if (mark.column < 0 || static_cast<size_t>(mark.column) >= line.size()) return false;
+    int depth = 0;
+    for (const char c :
+         text_.substr(static_cast<size_t>(line.data() - text_.data()) + static_cast<size_t>(mark.column))) {
+      if (c == '[' || c == '{') ++depth;
+      if ((c == ']' || c == '}') && --depth == 0) return false;
+    }
+    return depth > 0;
+  }
+
+  void refuse_complex_key(const YAML::Mark& mark) {
+    if (is_never_closed(mark)) {
+      throw make_error(Code::kConfig, "config/yaml", "a bracket that is not closed").at(place(mark)).hint("Close it.");
+    }
     throw make_error(Code::kConfig, "config/yaml", "a key that is no plain text")
         .at(place(mark))
         .hint("Write `key: value`; put text with braces or brackets in quotes.");
