@@ -22,9 +22,10 @@ build() {
   local preset=$1
   shift
   cd "$SOURCE_DIR" || exit
-  if [ ! -f "build/$preset/build.ninja" ]; then
+  # Also where the cache has moved since.
+  if [ ! -f "build/$preset/build.ninja" ] || ! grep -qF "$CACHE_DIR/libtorch" "build/$preset/CMakeCache.txt"; then
     say "configuring build/$preset"
-    cmake --preset "$preset" >/dev/null || die "cmake --preset $preset failed"
+    cmake --preset "$preset" --fresh >/dev/null || die "cmake --preset $preset failed"
   fi
   say "building build/$preset (a few minutes the first time)"
   cmake --build "build/$preset" ${1:+--target "$@"}

@@ -55,7 +55,7 @@ install_packages() {
   command -v apt-get >/dev/null || die "apt-get was not found; install what stands for these: ${missing[*]}"
   say "installing Debian packages: ${missing[*]}"
   as_root apt-get update -qq
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
 }
 
 # A pip of our own: from 25.1 on, pip resumes a download where a broken connection left it.
