@@ -2,7 +2,7 @@
 # Flags of every target of ours.
 option(EXPERTMESH_WERROR "Warnings are errors" OFF)
 function(expertmesh_options target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-psabi -fno-math-errno)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-psabi -fno-math-errno -Wno-psabi)
   if(EXPERTMESH_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `expertmesh version`
 #include <ATen/Version.h>
+#include <fmt/format.h>
 #include <torch/csrc/api/include/torch/version.h>
 
 #include <CLI/CLI.hpp>

@@ -24,7 +24,7 @@ void LayerWalk::leave_layer(size_t index) {
 }
 
 at::Tensor LayerWalk::run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing) {
-  return model_.layers()[index].module->forward(hidden_TH, batch_, model_.moe(), routing);
+  return model_.layers()[index].module->forward(hidden_TH, batch_, model_.runtime(), routing);
 }
 
 at::Tensor LayerWalk::embed() {
@@ -33,19 +33,11 @@ at::Tensor LayerWalk::embed() {
   return model_.model().embedding().forward(batch_.ids_T);
 }
 
-void LayerWalk::count_load(const moe::Routing& routing, size_t& moe_layer) {
-  if (!routing.decided) return;
-  if (load_stats_.size() == moe_layer) load_stats_.emplace_back(model_.model().sizes().experts);
-  load_stats_[moe_layer++].add({routing.ids_TK.const_data_ptr<int64_t>(), static_cast<size_t>(routing.ids_TK.numel())});
-}
-
 at::Tensor LayerWalk::forward(const model::TokenBatch& batch) {
   batch_ = batch;
   EXPERTMESH_FAULT_POINT("train.forward");
-  embedded_ = embed();
-  at::Tensor hidden_TH = embedded_.detach();
+  at::Tensor hidden_TH = embed();
   saved_.assign(model_.layers().size(), {});
-  size_t moe_layer = 0;
   for (size_t i = 0; i < saved_.size(); ++i) {
     Saved& saved = saved_[i];
     enter_layer(i);
@@ -59,7 +51,6 @@ at::Tensor LayerWalk::forward(const model::TokenBatch& batch) {
       hidden_TH = saved.output.detach();
     }
     leave_layer(i);
-    count_load(saved.routing, moe_layer);
   }
   return hidden_TH;
 }
@@ -103,8 +94,7 @@ void LayerWalk::backward(const at::Tensor& grad_hidden_TH) {
   EXPERTMESH_FAULT_POINT("train.backward");
   at::Tensor grad = grad_hidden_TH;
   for (size_t i = saved_.size(); i-- > 0;) grad = backward_layer(i, grad);
-  if (embedded_.requires_grad()) run_backward(embedded_, grad);
-  embedded_ = at::Tensor();
+  model_.model().embedding().add_gradient(batch_.ids_T, grad);
   model_.root().reduce_gradients();
 }
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "moe/load_stats.h"
 #include "train/sharded_model.h"
 
 namespace expertmesh::train {
@@ -25,9 +24,6 @@ class LayerWalk {
   // Forward alone, nothing kept.
   at::Tensor infer(const model::TokenBatch& batch);
 
-  // Choices of experts per MoE layer since the last reset, this rank's.
-  std::vector<moe::LoadStats>& load_stats() { return load_stats_; }
-
  private:
   struct Saved {
     at::Tensor input;   // hidden_TH before the layer; the graph's leaf without recompute
@@ -39,15 +35,12 @@ class LayerWalk {
   at::Tensor embed();
   void enter_layer(size_t index);
   void leave_layer(size_t index);
-  void count_load(const moe::Routing& routing, size_t& moe_layer);
   at::Tensor backward_layer(size_t index, const at::Tensor& grad_output);
 
   ShardedModel& model_;
   bool recompute_;
   model::TokenBatch batch_;
-  at::Tensor embedded_;
   std::vector<Saved> saved_;
-  std::vector<moe::LoadStats> load_stats_;
 };
 
 }  // namespace expertmesh::train

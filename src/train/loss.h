@@ -23,8 +23,8 @@ class Loss {
   // What this micro-batch adds to the step's normaliser N (targets, or their summed weights; pairs).
   virtual double weight(const data::MicroBatch& batch) const = 0;
   // The share under the normaliser N of the whole step. Head gradients are added to its parameters.
-  virtual LossShare compute(const model::Head& head, const at::Tensor& hidden_TH, const model::TokenBatch& batch,
-                            double normaliser) const = 0;
+  virtual LossShare compute(model::Head& head, const model::Runtime& runtime, const at::Tensor& hidden_TH,
+                            const model::TokenBatch& batch, double normaliser) const = 0;
 };
 
 struct LossInfo {

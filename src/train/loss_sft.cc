@@ -8,10 +8,10 @@ class SftLoss : public Loss {
  public:
   double weight(const data::MicroBatch& batch) const override { return batch.target_weight; }
 
-  LossShare compute(const model::Head& head, const at::Tensor& hidden_TH, const model::TokenBatch& batch,
-                    double normaliser) const override {
-    const auto result = head.loss(hidden_TH, batch, 1.0 / normaliser, /*with_gradient=*/true);
-    return {result.loss.item<double>(), result.grad_hidden_TH};
+  LossShare compute(model::Head& head, const model::Runtime& runtime, const at::Tensor& hidden_TH,
+                    const model::TokenBatch& batch, double normaliser) const override {
+    const auto result = head.loss(hidden_TH, batch, runtime, 1.0 / normaliser, /*with_gradient=*/true);
+    return {result.loss, result.grad_hidden_TH};
   }
 };
 

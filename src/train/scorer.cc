@@ -43,7 +43,7 @@ std::vector<float> score_batch(ShardedModel& model, LayerWalk& walk, const std::
   if (is_idle) documents.push_back({0});
   const model::TokenBatch batch = make_score_batch(documents);
   const at::Tensor hidden_TH = walk.infer(batch);
-  const at::Tensor logprobs_T = model.model().head().logprobs(hidden_TH, batch);
+  const at::Tensor logprobs_T = model.model().head().logprobs(hidden_TH, batch, model.runtime());
   if (is_idle) return {};
   const float* data = logprobs_T.const_data_ptr<float>();
   return {data, data + logprobs_T.numel()};

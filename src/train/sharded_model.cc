@@ -42,15 +42,25 @@ ShardedModel::ShardedModel(std::unique_ptr<model::Model> model, const model::Mod
       meshes_(std::move(meshes)),
       parameters_(model_->parameters()),
       reshard_after_forward_(options.dist.reshard_after_forward) {
-  moe_.ep = meshes_->share(comm::Axis::kEp);
-  moe_.dispatcher = moe::make_dispatcher(config::choice_name(options.dist.ep_dispatcher));
-  moe_.debug_router = options.debug_router;
+  choose_runtime(options);
   choose_trainable(options.trainable_modules);
   place(spec, options.dist);
   for (shard::Parameter* parameter : parameters_) {
     parameter->materialize(options.bf16 && !parameter->keep_fp32() ? at::kBFloat16 : at::kFloat);
   }
   make_units(options.dist);
+}
+
+void ShardedModel::choose_runtime(const ShardingOptions& options) {
+  // `reference` anywhere in kernel_config.name is plain ATen throughout; `flash_attn: eager` the plain attention alone.
+  operators_ = options.kernel.has(config::Kernel::kReference) ? ops::reference_operators() : ops::native_operators();
+  if (options.attention == config::FlashAttention::kEager) operators_.attention = ops::reference_operators().attention;
+  const model::Model::Sizes sizes = model_->sizes();
+  runtime_.ops = &operators_;
+  runtime_.ep = meshes_->share(comm::Axis::kEp);
+  runtime_.dispatcher = moe::make_dispatcher(config::choice_name(options.dist.ep_dispatcher));
+  runtime_.choice_rule =
+      moe::make_choice_rule(options.debug_router, sizes.experts, sizes.experts_per_token, *runtime_.ep);
 }
 
 void ShardedModel::choose_trainable(const std::vector<std::string>& patterns) {

@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "model/model.h"
 #include "model/registry.h"
+#include "ops/operators.h"
 #include "shard/placement.h"
 #include "shard/unit.h"
 
@@ -19,7 +20,9 @@ namespace expertmesh::train {
 struct ShardingOptions {
   config::DistConfig dist;
   bool bf16 = true;
-  std::string debug_router;
+  std::string debug_router;  // the rule as written; empty: off
+  config::KernelConfig kernel;
+  config::FlashAttention attention = config::FlashAttention::kSdpa;
   std::vector<std::string> trainable_modules;  // patterns; empty: everything
 };
 
@@ -37,7 +40,7 @@ class ShardedModel {
 
   model::Model& model() { return *model_; }
   const comm::Meshes& meshes() const { return *meshes_; }
-  const model::MoeRuntime& moe() const { return moe_; }
+  const model::Runtime& runtime() const { return runtime_; }
   const std::vector<shard::Parameter*>& parameters() const { return parameters_; }
   const std::vector<Layer>& layers() const { return layers_; }
   // Embedding, final norm, head.
@@ -48,6 +51,7 @@ class ShardedModel {
   void reshard_all();
 
  private:
+  void choose_runtime(const ShardingOptions& options);
   void choose_trainable(const std::vector<std::string>& patterns);
   void place(const model::ModelSpec& spec, const config::DistConfig& dist);
   void make_units(const config::DistConfig& dist);
@@ -55,7 +59,8 @@ class ShardedModel {
 
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const comm::Meshes> meshes_;
-  model::MoeRuntime moe_;
+  ops::Operators operators_;  // what runtime_ points to
+  model::Runtime runtime_;
   shard::BufferPool pool_;
   shard::ParameterSet experts_;
   std::vector<shard::Parameter*> parameters_;

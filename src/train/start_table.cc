@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 
+#include "config/print.h"
+
 namespace expertmesh::train {
 namespace {
 
@@ -88,11 +90,13 @@ TableSection compute_section(const Job& job, ShardedModel& model) {
   const config::Config& config = job.loaded.config;
   TableSection section{"compute", {}};
   section.rows.emplace_back("precision", config.train.bf16 ? "bf16 weights and compute, fp32 gradients" : "fp32");
-  section.rows.emplace_back("dispatcher", std::string(model.moe().dispatcher->name()));
-  section.rows.emplace_back("kernels", std::string(model.model().kernels()));
+  section.rows.emplace_back("dispatcher", std::string(model.runtime().dispatcher->name()));
+  section.rows.emplace_back("kernels", std::string(model.runtime().ops->name));
   section.rows.emplace_back("attention", std::string(config::choice_name(config.model.flash_attn)));
   section.rows.emplace_back("recompute", config.train.enable_activation_checkpointing ? "decoder layers" : "off");
-  if (!model.moe().debug_router.empty()) section.rows.emplace_back("debug_router", model.moe().debug_router);
+  if (config.model.debug_router.is_on()) {
+    section.rows.emplace_back("debug_router", *config::try_value(config, "debug_router")->try_string());
+  }
   return section;
 }
 

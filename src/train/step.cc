@@ -40,7 +40,7 @@ double run_micro_batches(ShardedModel& model, LayerWalk& walk, const Loss& loss,
     const model::TokenBatch batch = make_token_batch(micro_batch);
     const at::Tensor hidden_TH = walk.forward(batch);
     EXPERTMESH_FAULT_POINT("train.loss");
-    LossShare result = loss.compute(model.model().head(), hidden_TH, batch, normaliser);
+    LossShare result = loss.compute(model.model().head(), model.runtime(), hidden_TH, batch, normaliser);
     if (base::fault_wants_nan("train.loss", "loss")) result.value = kNaN;
     share += result.value;
     walk.backward(result.grad_hidden_TH);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "config/print.h"
+#include "shard/gradient_norm.h"
 #include "train/agreement.h"
 #include "train/build.h"
 #include "train/schedule.h"
@@ -147,12 +148,14 @@ class Trainer {
   // The worst layer's busiest expert over its mean, of the steps since the last record. Collective over the world.
   double load_imbalance() {
     double worst = 0;
-    for (moe::LoadStats& stats : walk_.load_stats()) {
-      std::vector<int64_t> counts = stats.counts();
+    for (const auto& layer : model_.layers()) {
+      const moe::Router* router = layer.module->router();
+      if (router == nullptr) continue;
+      std::vector<int64_t> counts = router->load().counts();
+      router->load().reset();
       meshes_->world().all_reduce({{counts.data(), static_cast<int64_t>(counts.size()), comm::DType::kI64}},
                                   comm::ReduceOp::kSum, "expert load");
       worst = std::max(worst, moe::load_max_over_mean(counts));
-      stats.reset();
     }
     return worst;
   }
