@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary position embedding: what config.json says of it, and its tables of cosines and sines.
+// Kinds: default, linear, yarn, computed as transformers computes them; any other is an error that lists these.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "model/common/json_fields.h"
+
+namespace expertmesh::model {
+
+enum class RopeKind { kDefault, kLinear, kYarn };
+
+struct RopeConfig {
+  RopeKind kind = RopeKind::kDefault;
+  double theta = 10000.0;
+  int64_t dim = 0;      // rotated elements of a head, even
+  double factor = 1.0;  // linear, yarn
+  // yarn
+  int64_t original_length = 0;
+  double beta_fast = 32.0, beta_slow = 1.0;
+  bool truncate = true;          // correction range to whole dims
+  double attention_factor = 1.0;  // multiplies cosines and sines
+};
+
+// Reads `rope_scaling` and `rope_theta` (older files; the kind under `type` or `rope_type`) or `rope_parameters`.
+RopeConfig read_rope(const JsonFields& config, int64_t head_dim, int64_t max_positions);
+
+std::string_view rope_kind_name(RopeKind kind);
+
+// Angles per position, fp32 [dim / 2].
+at::Tensor inverse_frequencies(const RopeConfig& config);
+
+// Tables for the positions met so far; they grow by doubling. Threads: one rank.
+class RotaryTables {
+ public:
+  explicit RotaryTables(const RopeConfig& config);
+
+  // Makes the tables long enough for every position of a batch.
+  void cover(const at::Tensor& positions_T);
+
+  const at::Tensor& cos() const { return cos_PR_; }  // fp32 [P, dim / 2], with the attention factor
+  const at::Tensor& sin() const { return sin_PR_; }
+
+ private:
+  RopeConfig config_;
+  at::Tensor frequencies_R_, cos_PR_, sin_PR_;
+};
+
+}  // namespace expertmesh::model

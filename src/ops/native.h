@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU's own operators behind the table (operators.h): autograd functions around the torch-free kernels of cpu/,
+// split over the caller's intra-op threads, and ATen's flash attention.
+#pragma once
+
+#include "ops/operators.h"
+
+namespace expertmesh::ops::native {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at::Tensor& cos_PR,
+                const at::Tensor& sin_PR);
+at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
+at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
+                     std::span<const int64_t> cu_seqlens, double scale);
+CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input);
+at::Tensor linear_logprobs(const at::Tensor& hidden_TH, const at::Tensor& weight_VH, const at::Tensor& targets_T);
+
+}  // namespace expertmesh::ops::native

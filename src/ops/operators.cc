@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/operators.h"
+
+#include <array>
+
+#include "ops/native.h"
+#include "ops/reference/reference.h"
+
+namespace expertmesh::ops {
+
+const Operators& native_operators() {
+  static constexpr Operators kOperators = {.name = "auto",
+                                           .rms_norm = native::rms_norm,
+                                           .rope = native::rope,
+                                           .swiglu = native::swiglu,
+                                           .attention = native::attention,
+                                           .linear_cross_entropy = native::linear_cross_entropy,
+                                           .linear_logprobs = native::linear_logprobs};
+  return kOperators;
+}
+
+const Operators& reference_operators() {
+  static constexpr Operators kOperators = {.name = "reference",
+                                           .rms_norm = reference::rms_norm,
+                                           .rope = reference::rope,
+                                           .swiglu = reference::swiglu,
+                                           .attention = reference::attention,
+                                           .linear_cross_entropy = reference::linear_cross_entropy,
+                                           .linear_logprobs = reference::linear_logprobs};
+  return kOperators;
+}
+
+std::span<const OperatorInfo> operator_table() {
+  static constexpr std::array kTable = {
+      OperatorInfo{"rms_norm", "auto", "cpu", "one pass, AVX-512 or AVX2"},
+      OperatorInfo{"rope", "auto", "cpu", "one pass, AVX-512 or AVX2"},
+      OperatorInfo{"swiglu", "auto", "cpu", "one pass, AVX-512 or AVX2"},
+      OperatorInfo{"attention", "auto", "cpu", "ATen flash attention, document by document"},
+      OperatorInfo{"linear_cross_entropy", "auto", "cpu", "head, loss and gradients over bounded chunks of logits"},
+      OperatorInfo{"rms_norm", "reference", "any", "plain ATen"},
+      OperatorInfo{"rope", "reference", "any", "plain ATen"},
+      OperatorInfo{"swiglu", "reference", "any", "plain ATen"},
+      OperatorInfo{"attention", "reference", "any", "plain ATen, all scores of a document in memory"},
+      OperatorInfo{"linear_cross_entropy", "reference", "any", "plain ATen"},
+  };
+  return kTable;
+}
+
+}  // namespace expertmesh::ops

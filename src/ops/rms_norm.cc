@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "ops/cpu/rms_norm.h"
+#include "ops/native.h"
+#include "ops/raw.h"
+
+namespace expertmesh::ops::native {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kGrain = 16384;  // elements a thread at least
+
+class RmsNorm : public torch::autograd::Function<RmsNorm> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& weight, double eps) {
+    const at::Tensor x = x_in.contiguous();
+    const int64_t cols = x.size(-1);
+    const int64_t rows = x.numel() / std::max<int64_t>(cols, 1);
+    EXPERTMESH_CHECK(weight.is_contiguous() && weight.numel() == cols && weight.scalar_type() == x.scalar_type(),
+                     "rms_norm of {} columns with a weight of {}", cols, weight.numel());
+    const at::Tensor y = at::empty_like(x);
+    const at::Tensor rstd = at::empty({rows}, x.options().dtype(at::kFloat));
+    with_element_type(x.scalar_type(), [&]<typename T>(T) {
+      at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / cols), [&](int64_t begin, int64_t end) {
+        cpu::rms_norm_forward(raw<T>(x) + begin * cols, raw<T>(weight), mutable_raw<T>(y) + begin * cols,
+                              mutable_raw<float>(rstd) + begin, end - begin, cols, static_cast<float>(eps));
+      });
+    });
+    ctx->save_for_backward({x, weight, rstd});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
+    const at::Tensor grad_y = grad_outputs[0].contiguous();
+    const int64_t cols = x.size(-1);
+    const int64_t rows = rstd.numel();
+    const at::Tensor grad_x = at::empty_like(x);
+    // One row of partial sums a thread, added in order of the threads.
+    const at::Tensor partial = at::zeros({at::get_num_threads(), cols}, x.options().dtype(at::kFloat));
+    with_element_type(x.scalar_type(), [&]<typename T>(T) {
+      at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / cols), [&](int64_t begin, int64_t end) {
+        cpu::rms_norm_backward(raw<T>(grad_y) + begin * cols, raw<T>(x) + begin * cols, raw<T>(weight),
+                               raw<float>(rstd) + begin, mutable_raw<T>(grad_x) + begin * cols,
+                               mutable_raw<float>(partial) + at::get_thread_num() * cols, end - begin, cols);
+      });
+    });
+    const at::Tensor grad_weight = ctx->needs_input_grad(1) ? partial.sum(0).to(weight.scalar_type()) : at::Tensor();
+    return {grad_x, grad_weight, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) { return RmsNorm::apply(x, weight, eps); }
+
+}  // namespace expertmesh::ops::native
