@@ -107,7 +107,7 @@ class ModelSaver {
   // `total_elements`: summed over all ranks. The config and copies of the companions go beside the weights.
   void commit(const std::vector<int64_t>& total_elements, const std::string& config_json,
               const std::vector<std::string>& companions);
-  // Removes what this save has written so far.
+  // Removes what this save has written so far; what is complete and only failed to move into place stays.
   void abandon() noexcept;
 
  private:
@@ -127,6 +127,7 @@ class ModelSaver {
   std::mutex mutex_;
   std::map<size_t, std::unique_ptr<base::WritableFile>> files_;  // guarded by mutex_
   std::vector<std::atomic<int64_t>> written_;
+  bool is_complete_ = false;  // in the temporary directory
 };
 
 // The files of a model directory that a saved model carries on beside its weights (generation config, tokenizer, chat

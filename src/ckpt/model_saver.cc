@@ -184,6 +184,7 @@ void ModelSaver::commit(const std::vector<int64_t>& total_elements, const std::s
   }
   write_small_files(config_json, companions);
   EXPERTMESH_FAULT_POINT("ckpt.model.before_commit");
+  is_complete_ = true;
   remove_previous();
   move_into_place();
   fs_.remove_tree(temporary_);
@@ -229,7 +230,11 @@ void ModelSaver::abandon() noexcept {
   try {
     const std::lock_guard lock(mutex_);
     files_.clear();
-    fs_.remove_tree(temporary_);
+    if (is_complete_) {
+      base::log_warn("{}: the saved model is complete here but could not be moved into place", temporary_);
+    } else {
+      fs_.remove_tree(temporary_);
+    }
   } catch (const std::exception& error) {
     base::log_warn("{}", error.what());
   }

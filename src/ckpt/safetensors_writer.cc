@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <tuple>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/json.h"
@@ -50,7 +51,9 @@ SafetensorsPlan plan_safetensors(std::vector<TensorSpec> tensors, const Metadata
   });
   SafetensorsPlan plan;
   uint64_t at = 0;
+  std::unordered_set<std::string> names;
   for (TensorSpec& tensor : tensors) {
+    EXPERTMESH_CHECK(names.insert(tensor.name).second, "tensor {} twice", tensor.name);
     const uint64_t bytes = static_cast<uint64_t>(numel(tensor.shape)) * dtype_bytes(tensor.dtype);
     plan.tensors.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.shape), at, at + bytes});
     at += bytes;
