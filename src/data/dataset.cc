@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/dataset.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -90,6 +92,7 @@ class DatasetBuilder {
     if (uses_text_) dataset->summary_.markup = text_.markup().name;
     dataset->summary_.from_cache = is_from_cache_;
     dataset->summarise();
+    warn(dataset->summary_);
     return dataset;
   }
 
@@ -164,7 +167,15 @@ class DatasetBuilder {
       chosen = std::move(drawn);
     };
     if (entry.size) draw(*entry.size);
-    if (entry.weight) draw(static_cast<int64_t>(static_cast<double>(chosen.size()) * *entry.weight));
+    if (entry.weight) {
+      const auto count = static_cast<int64_t>(static_cast<double>(chosen.size()) * *entry.weight);
+      if (count == 0) {
+        throw make_error(Code::kData, "data/dataset_info", "data set {}: weight {} of {} samples leaves none",
+                         entry.name, *entry.weight, chosen.size())
+            .at(entry.where);
+      }
+      draw(count);
+    }
     const auto part = static_cast<uint32_t>(dataset.parts_.size());
     for (const uint32_t sample : chosen) dataset.index_.push_back({part, sample});
   }
@@ -175,6 +186,22 @@ class DatasetBuilder {
     for (const SkippedRow& row : part.store.skipped()) {
       if (summary.skipped_places.size() >= kMaxPlaces) return;
       summary.skipped_places.push_back(fmt::format("{}:{}", part.files[row.file], row.line));
+    }
+  }
+
+  // What does not reach the model is said, not only counted.
+  void warn(const DataSummary& summary) const {
+    if (summary.skipped_bad_rows > 0) {
+      base::log_warn("{} of {} rows are bad and skipped: {}{}", summary.skipped_bad_rows, summary.rows,
+                     fmt::join(summary.skipped_places, ", "),
+                     summary.skipped_bad_rows > static_cast<int64_t>(kMaxPlaces) ? ", ..." : "");
+    }
+    if (summary.dropped > 0) {
+      base::log_warn("{} samples are longer than cutoff_len {} and have no target left: dropped", summary.dropped,
+                     options_.cutoff_len);
+    }
+    if (summary.without_target > 0) {
+      base::log_warn("{} samples have no target to train on and add nothing to the loss", summary.without_target);
     }
   }
 

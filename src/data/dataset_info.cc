@@ -99,9 +99,8 @@ class EntryReader {
   }
 
   int64_t count(const Node& node) const {
-    return value(node, "size", [&] {
-      return config::read_integer(node, {.min = 1, .max = int64_t{1} << 32}, config::Quotes::kText);
-    });
+    return value(node, "size",
+                 [&] { return config::read_integer(node, {.min = 1, .max = INT32_MAX}, config::Quotes::kText); });
   }
 
   double share(const Node& node) const {
