@@ -45,7 +45,7 @@ TEST(Yaml, OneReadingOnly) {
 
 TEST(Yaml, SyntaxInOurWords) {
   EXPECT_THAT(yaml_error("model: a\ndist_config: {name: fsdp2\nmax_steps: 2\n"), HasSubstr("that is not closed"));
-  EXPECT_THAT(yaml_error("hook: [a, b\n"), HasSubstr("that is not closed"));
+  EXPECT_THAT(yaml_error("hook: [a, b\n"), HasSubstr("c.yaml:1:7: a bracket that is not closed"));
   EXPECT_THAT(yaml_error("model: \"a\n"), HasSubstr("a quoted text that is not closed"));
   EXPECT_THAT(yaml_error("model: \"a\nmax_steps: 2\n"), HasSubstr("c.yaml:1:8: a quoted text that is not closed"));
   EXPECT_THAT(yaml_error("model: 'it''s\n"), HasSubstr("a quoted text that is not closed"));
@@ -59,7 +59,8 @@ TEST(Yaml, SyntaxInOurWords) {
   EXPECT_THAT(yaml_error("model: ]\n"), HasSubstr("c.yaml:1:"));
   EXPECT_THAT(yaml_error("model: \"\\q\"\n"), HasSubstr("escape"));
   EXPECT_THAT(yaml_error("model: @a\n"), HasSubstr("c.yaml:1:"));
-  EXPECT_THAT(yaml_error("%FOO\n"), HasSubstr("c.yaml"));
+  EXPECT_THAT(yaml_error("%YAML 1.2\n---\nmodel: a\n"), HasSubstr("c.yaml:1:1: a directive"));
+  EXPECT_THAT(yaml_error("model: a\n%max_steps: 2\n"), HasSubstr("c.yaml:2:1: a directive"));
   for (const char* text :
        {"model: [", "{", "a: }", "- a\nb: c\n", "a: 'b", "a: |\n x\n y\nb", "!", "&", "*", "? ", "a:\n- b\n c: d"}) {
     const std::string message = yaml_error(text);
@@ -67,6 +68,18 @@ TEST(Yaml, SyntaxInOurWords) {
     EXPECT_THAT(message, Not(HasSubstr("yaml-cpp"))) << text;
     EXPECT_THAT(message, Not(HasSubstr("illegal"))) << text;
   }
+}
+
+// A forgotten colon would otherwise be a key with a null value, which many keys take.
+TEST(Yaml, MissingColon) {
+  EXPECT_EQ(yaml_error("model: a\nmax_steps\n"),
+            "error[config/yaml] c.yaml:2:1: no colon after max_steps. Write `key: value`.");
+  EXPECT_THAT(yaml_error("model: a\nmax_steps 3"), HasSubstr("c.yaml:2:1: no colon after max_steps 3"));
+  EXPECT_THAT(yaml_error("dist_config:\n  name: fsdp2\n  dcp_path\n"),
+              HasSubstr("c.yaml:3:3: no colon after dcp_path"));
+  EXPECT_THAT(yaml_error("dist_config: {name: fsdp2, dcp_path}\n"), HasSubstr("no colon after dcp_path"));
+  EXPECT_THAT(yaml_error("dist_config: {name: fsdp2, 'dcp_path'}\n"), HasSubstr("no colon after dcp_path"));
+  EXPECT_EQ(parse_ok("max_steps : 3\n'seed' : 1\n\"bf16\": no\n").config.train.max_steps, 3);
 }
 
 TEST(Yaml, Tabs) {

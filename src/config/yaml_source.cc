@@ -5,7 +5,8 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
-#include <cstring>
+#include <algorithm>
+#include <optional>
 #include <sstream>
 #include <vector>
 
@@ -98,6 +99,7 @@ class TreeBuilder : public YAML::EventHandler {
  private:
   struct Level {
     Node node;
+    YAML::Mark mark;
     bool has_key = false;
     std::string key, key_place;
   };
@@ -125,24 +127,50 @@ class TreeBuilder : public YAML::EventHandler {
         .hint("Tags are not supported: write the plain value.");
   }
 
-  // The library takes the end of the file for a closing quote, and so swallows the rest of the file.
-  void refuse_open_quote(const YAML::Mark& mark) {
+  // Where the text of a node begins; nothing for marks that lie outside of their line.
+  std::optional<size_t> try_offset(const YAML::Mark& mark) {
     const std::string_view line = current_line(mark.line);
-    if (mark.column < 0 || static_cast<size_t>(mark.column) >= line.size()) return;
-    size_t i = static_cast<size_t>(line.data() - text_.data()) + static_cast<size_t>(mark.column);
-    const char quote = text_[i];
-    if (quote != '"' && quote != '\'') return;
-    for (++i; i < text_.size(); ++i) {
+    if (mark.column < 0 || static_cast<size_t>(mark.column) >= line.size()) return std::nullopt;
+    return static_cast<size_t>(line.data() - text_.data()) + static_cast<size_t>(mark.column);
+  }
+
+  // The byte after the closing quote of a quoted text that begins at `start`; nothing where it is never closed.
+  std::optional<size_t> try_end_of_quoted(size_t start) const {
+    const char quote = text_[start];
+    for (size_t i = start + 1; i < text_.size(); ++i) {
       if (quote == '"' && text_[i] == '\\') {
         ++i;
       } else if (text_[i] == quote) {
-        if (quote == '"' || i + 1 >= text_.size() || text_[i + 1] != quote) return;
+        if (quote == '"' || i + 1 >= text_.size() || text_[i + 1] != quote) return i + 1;
         ++i;  // two single quotes stand for one
       }
     }
+    return std::nullopt;
+  }
+
+  bool is_quote_at(size_t offset) const { return text_[offset] == '"' || text_[offset] == '\''; }
+
+  // The library takes the end of the file for a closing quote, and so swallows the rest of the file.
+  void refuse_open_quote(const YAML::Mark& mark) {
+    const auto start = try_offset(mark);
+    if (!start || !is_quote_at(*start) || try_end_of_quoted(*start)) return;
     throw make_error(Code::kConfig, "config/yaml", "a quoted text that is not closed")
         .at(place(mark))
         .hint("Add the closing quote.");
+  }
+
+  // The library takes a last line without a colon for a key with a null value.
+  void refuse_missing_colon(const YAML::Mark& mark, const Node& key) {
+    const auto start = try_offset(mark);
+    if (!start) return;
+    const bool is_quoted = key.is_quoted && is_quote_at(*start);
+    const size_t end = is_quoted ? try_end_of_quoted(*start).value_or(text_.size()) : *start + key.text.size();
+    const size_t next = text_.find_first_not_of(" \t", std::min(end, text_.size()));
+    if (next != std::string_view::npos && text_[next] == ':') return;
+    for (const Level& level : levels_) refuse_open_bracket(level.mark);
+    throw make_error(Code::kConfig, "config/yaml", "no colon after {}", shorten(key.text))
+        .at(key.place)
+        .hint("Write `key: value`.");
   }
 
   void count_node(const YAML::Mark& mark) {
@@ -182,6 +210,7 @@ class TreeBuilder : public YAML::EventHandler {
     Level level;
     level.node.kind = kind;
     level.node.place = place(mark);
+    level.mark = mark;
     levels_.push_back(std::move(level));
   }
 
@@ -191,23 +220,25 @@ class TreeBuilder : public YAML::EventHandler {
     attach(std::move(node));
   }
 
-  // An open bracket that is never closed looks like the start of a key to the library.
-  bool is_never_closed(const YAML::Mark& mark) {
-    const std::string_view line = current_line(mark.line);
-    if (mark.column < 0 || static_cast<size_t>(mark.column) >= line.size()) return false;
+  // An open bracket that is never closed looks like the start of a key to the library, or its last item like one.
+  bool is_never_closed(size_t start) const {
+    if (text_[start] != '[' && text_[start] != '{') return false;
     int depth = 0;
-    for (const char c :
-         text_.substr(static_cast<size_t>(line.data() - text_.data()) + static_cast<size_t>(mark.column))) {
+    for (const char c : text_.substr(start)) {
       if (c == '[' || c == '{') ++depth;
       if ((c == ']' || c == '}') && --depth == 0) return false;
     }
-    return depth > 0;
+    return true;
+  }
+
+  void refuse_open_bracket(const YAML::Mark& mark) {
+    const auto start = try_offset(mark);
+    if (!start || !is_never_closed(*start)) return;
+    throw make_error(Code::kConfig, "config/yaml", "a bracket that is not closed").at(place(mark)).hint("Close it.");
   }
 
   void refuse_complex_key(const YAML::Mark& mark) {
-    if (is_never_closed(mark)) {
-      throw make_error(Code::kConfig, "config/yaml", "a bracket that is not closed").at(place(mark)).hint("Close it.");
-    }
+    refuse_open_bracket(mark);
     throw make_error(Code::kConfig, "config/yaml", "a key that is no plain text")
         .at(place(mark))
         .hint("Write `key: value`; put text with braces or brackets in quotes.");
@@ -220,6 +251,7 @@ class TreeBuilder : public YAML::EventHandler {
       return;
     }
     if (!node.is_scalar()) refuse_complex_key(mark);
+    refuse_missing_colon(mark, node);
     take_key(node);
   }
 
@@ -299,10 +331,25 @@ base::Error syntax_error(const YAML::Exception& error, std::string_view text, co
       .hint(std::move(hint));
 }
 
+// The library skips a line that begins with %, wherever it stands.
+void refuse_directives(std::string_view text, const SourceName& source) {
+  for (int line = 1; !text.empty(); ++line) {
+    if (text[0] == '%') {
+      throw make_error(Code::kConfig, "config/yaml", "a directive (a line that begins with %)")
+          .at(source.at(line, 1))
+          .hint("Remove the line, or indent it where it belongs to a text.");
+    }
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
 }  // namespace
 
 Node parse_yaml(std::string_view text, const SourceName& source) {
   const std::string clean = clean_text(text, source);
+  refuse_directives(clean, source);
   TreeBuilder builder(clean, source);
   try {
     std::istringstream stream(clean);
