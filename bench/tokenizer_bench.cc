@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times encode_batch: tokenizer_bench MODEL_DIR TEXTS [--threads N] [--repeat N] [--ids FILE]
+// Times encode_batch: tokenizer_bench MODEL_DIR TEXTS [--threads N] [--repeat N] [--ids FILE] [--wait 1]
 // TEXTS is a file of texts, each after its length as four bytes, least first (bench/tokenizer_vs_hf.py writes it).
-// Prints one line per pass: seconds, bytes, ids. --ids writes, for each text, the number of its ids and the ids, as
-// 32-bit integers. "-" for TEXTS: the time for one endless word of 1, 2, 4, ... 16 MB.
+// Prints one line per pass: seconds, bytes, ids. --wait 1: each pass waits for a line on stdin. --ids writes, for each
+// text, the number of its ids and the ids, as 32-bit integers. "-" for TEXTS: the time for one endless word of 1, 2, 4,
+// ... 16 MB.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
-#include <iterator>
+#include <iostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct Options {
   std::string model, texts, ids;
   int threads = 1;
   int repeat = 1;
+  bool wait = false;
 };
 
 double seconds_now() {
@@ -57,14 +59,18 @@ void time_batches(const Tokenizer& tokenizer, const Options& options) {
   size_t bytes = 0;
   for (const auto& text : texts) bytes += text.size();
   for (int pass = 0; pass < options.repeat; ++pass) {
+    if (options.wait) {
+      std::string line;
+      if (!std::getline(std::cin, line)) return;
+    }
     const double start = seconds_now();
     const auto batch = tokenizer.encode_batch(texts, options.threads);
     const double taken = seconds_now() - start;
     size_t count = 0;
     for (const auto& ids : batch) count += ids.size();
+    if (pass == 0 && !options.ids.empty()) write_ids(options.ids, batch);
     std::printf("%.6f %zu %zu\n", taken, bytes, count);
     std::fflush(stdout);
-    if (pass == 0 && !options.ids.empty()) write_ids(options.ids, batch);
   }
 }
 
@@ -97,7 +103,8 @@ void time_long_words(const Tokenizer& tokenizer) {
 }
 
 Options parse(int count, char** values) {
-  if (count < 3) throw std::runtime_error("tokenizer_bench MODEL_DIR TEXTS|- [--threads N] [--repeat N] [--ids FILE]");
+  if (count < 3)
+    throw std::runtime_error("tokenizer_bench MODEL_DIR TEXTS|- [--threads N] [--repeat N] [--ids FILE] [--wait 1]");
   Options options{.model = values[1], .texts = values[2], .ids = {}};
   for (int i = 3; i + 1 < count; i += 2) {
     const std::string name = values[i];
@@ -105,6 +112,8 @@ Options parse(int count, char** values) {
       options.threads = std::atoi(values[i + 1]);
     } else if (name == "--repeat") {
       options.repeat = std::atoi(values[i + 1]);
+    } else if (name == "--wait") {
+      options.wait = std::atoi(values[i + 1]) != 0;
     } else if (name == "--ids") {
       options.ids = values[i + 1];
     } else {

@@ -171,7 +171,8 @@ void check_text(std::string_view text) {
                            text.size(), kMaxTextBytes);
   }
   if (const auto bad = base::find_invalid_utf8(text)) {
-    throw base::make_error(base::Code::kData, "data/tokenizer", "the text is not valid UTF-8: byte 0x{:02x} at offset {}",
+    throw base::make_error(base::Code::kData, "data/tokenizer",
+                           "the text is not valid UTF-8: byte 0x{:02x} at offset {}",
                            static_cast<unsigned>(static_cast<unsigned char>(text[*bad])), *bad)
         .hint("Convert the file to UTF-8.");
   }

@@ -32,6 +32,7 @@ class AddedTokenSearch {
   struct Match {
     size_t first, last;
     int32_t id;
+    bool operator==(const Match& other) const = default;
   };
   std::optional<Match> find(std::string_view text, size_t from) const;
 

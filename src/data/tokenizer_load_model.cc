@@ -99,7 +99,8 @@ void add_to_vocabulary(const JsonPlace& place, const AddedToken& token, Vocabula
     return;
   }
   if (known->id != token.id) {
-    place.fail("token {} has id {} here and id {} elsewhere in the file", json_quote(token.content), token.id, known->id);
+    place.fail("token {} has id {} here and id {} elsewhere in the file", json_quote(token.content), token.id,
+               known->id);
   }
   known->bytes = token.content;  // it is found in text as it is spelled
   known->is_special = token.special;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/tokenizer_load.h"
+#include "data/tokenizer_split.h"
 
 namespace expertmesh::data {
 namespace {
@@ -40,16 +41,20 @@ std::string literal_expression(const std::string& text) {
 
 void read_split(const JsonPlace& place, TokenizerSpec& spec) {
   const JsonPlace behavior = place["behavior"];
-  if (behavior.string() != "Isolated") behavior.fail("{} is not supported; \"Isolated\" is", json_quote(behavior.string()));
+  if (behavior.string() != "Isolated")
+    behavior.fail("{} is not supported; \"Isolated\" is", json_quote(behavior.string()));
   if (place["invert"].boolean(false)) place["invert"].fail("true is not supported");
   const JsonPlace pattern = place["pattern"];
   pattern.object();
-  if (!pattern["Regex"].is_absent()) {
-    spec.expressions.push_back(pattern["Regex"].string());
-  } else {
-    const std::string& text = pattern["String"].string();
-    if (text.empty()) pattern["String"].fail("is empty");
-    spec.expressions.push_back(literal_expression(text));
+  const bool is_regex = !pattern["Regex"].is_absent();
+  const JsonPlace source = pattern[is_regex ? "Regex" : "String"];
+  if (source.string().empty()) source.fail("is empty");
+  spec.expressions.push_back(is_regex ? source.string() : literal_expression(source.string()));
+  try {
+    make_splitter(spec.expressions.back());
+  } catch (base::Error& error) {
+    error.at(source.where());
+    throw;
   }
 }
 

@@ -14,7 +14,7 @@
 namespace expertmesh::data {
 
 struct TokenizerSpec {
-  Vocabulary vocabulary;    // with the added tokens; all 256 single bytes are in it
+  Vocabulary vocabulary;  // with the added tokens; all 256 single bytes are in it
   std::vector<BpeMerge> merges;
   bool ignore_merges = false;            // a word that is a token is that token
   bool nfc = false;                      // normalise to form C first
