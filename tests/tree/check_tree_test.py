@@ -72,6 +72,10 @@ class CheckTree(unittest.TestCase):
     def test_pragma_once(self):
         self.assert_fault("src/base/a.h", SPDX, "#pragma once")
 
+    def test_document_names_a_missing_file(self):
+        spdx = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n"
+        self.assert_fault("README.md", spdx + "Read `src/base/gone.h` and `src/model/foo/foo.h`.\n", "src/base/gone.h")
+
     def test_unfinished(self):
         self.assert_fault("src/base/a.cc", SPDX + "// TO" + "DO: more\n", "unfinished")
 
