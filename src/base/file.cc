@@ -17,6 +17,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/log.h"
+
 namespace expertmesh::base {
 namespace {
 
@@ -316,7 +318,8 @@ void write_file_atomic(FileSystem& fs, const std::string& path, std::string_view
   } catch (...) {
     try {
       fs.remove_file(beside);
-    } catch (const Error&) {  // the first cause is the one to report
+    } catch (const Error& second) {  // the first cause is the one to report
+      log_warn("{}", second.text());
     }
     throw;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -123,25 +124,22 @@ std::string python_float_repr(double value) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char buffer[64];
   // Shortest digits that read back as the same number: "d.ddde+xx".
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
-  const std::string_view text(buffer, static_cast<size_t>(end - buffer));
-  const size_t e = text.find('e');
-  const int exponent = std::atoi(std::string(text.substr(e + 1)).c_str());
-  std::string out(value < 0 || std::signbit(value) ? "-" : "");
-  std::string digits;
-  for (const char c : text.substr(0, e)) {
-    if (c >= '0' && c <= '9') digits += c;
-  }
-  const int count = static_cast<int>(digits.size());
+  char* end = std::to_chars(buffer, buffer + sizeof buffer, std::fabs(value), std::chars_format::scientific).ptr;
+  *end = 0;
+  char* e = std::find(buffer, end, 'e');
+  const long exponent = std::strtol(e + 1, nullptr, 10);
+  std::string digits(buffer, e);
+  std::erase(digits, '.');
+  const std::string sign(std::signbit(value) ? "-" : "");
   if (exponent < -4 || exponent >= 16) {
-    out += digits[0];
-    if (count > 1) out += '.' + digits.substr(1);
-    return out + fmt::format("e{}{:02d}", exponent < 0 ? '-' : '+', std::abs(exponent));
+    const std::string fraction = digits.size() > 1 ? "." + digits.substr(1) : std::string();
+    return fmt::format("{}{}{}e{}{:02}", sign, digits[0], fraction, exponent < 0 ? '-' : '+', std::labs(exponent));
   }
-  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (count <= exponent + 1) return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
-  const auto whole = static_cast<size_t>(exponent + 1);
-  return out + digits.substr(0, whole) + "." + digits.substr(whole);
+  const auto leading_zeros = static_cast<size_t>(exponent < 0 ? -exponent : 0);
+  digits.insert(0, leading_zeros, '0');
+  const size_t whole = exponent < 0 ? 1 : static_cast<size_t>(exponent) + 1;  // digits before the point
+  if (digits.size() <= whole) digits.append(whole - digits.size() + 1, '0');
+  return sign + digits.insert(whole, 1, '.');
 }
 
 std::string json_quote(std::string_view text) {

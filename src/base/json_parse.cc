@@ -173,11 +173,12 @@ class Parser {
   }
 
   static Json integer(std::string_view token) {
-    const char* end = token.data() + token.size();
+    const char* begin = token.data();
+    const char* end = begin + token.size();
     int64_t small = 0;
-    if (std::from_chars(token.data(), end, small).ec == std::errc()) return small;
+    if (std::from_chars(begin, end, small).ec == std::errc()) return small;
     uint64_t large = 0;
-    if (token[0] != '-' && std::from_chars(token.data(), end, large).ec == std::errc()) return large;
+    if (token[0] != '-' && std::from_chars(begin, end, large).ec == std::errc()) return large;
     return Json::BigInteger{std::string(token)};
   }
 

@@ -12,7 +12,6 @@
 namespace expertmesh::ckpt {
 namespace {
 
-using base::Code;
 using base::Error;
 using base::join_path;
 using base::Json;
