@@ -27,9 +27,14 @@ endif()
 get_filename_component(expertmesh_cudart_dir ${EXPERTMESH_CUDART} DIRECTORY)
 get_filename_component(expertmesh_cupti_dir ${EXPERTMESH_CUPTI} DIRECTORY)
 
+# The wheel's include/ holds another fmt than the one we link: ours is found first.
+find_path(EXPERTMESH_FMT_INCLUDE fmt/format.h NO_CACHE REQUIRED)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/include-first)
+file(CREATE_LINK ${EXPERTMESH_FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/include-first/fmt SYMBOLIC)
+
 add_library(expertmesh_torch INTERFACE)
 target_include_directories(expertmesh_torch SYSTEM INTERFACE
-  ${EXPERTMESH_TORCH_ROOT}/include ${EXPERTMESH_TORCH_ROOT}/include/torch/csrc/api/include)
+  ${CMAKE_BINARY_DIR}/include-first ${EXPERTMESH_TORCH_ROOT}/include ${EXPERTMESH_TORCH_ROOT}/include/torch/csrc/api/include)
 # at::parallel_for is a loop of this header's own: without -fopenmp it would run on one thread.
 target_compile_options(expertmesh_torch INTERFACE -fopenmp)
 set(expertmesh_lib ${EXPERTMESH_TORCH_ROOT}/lib)
