@@ -1,8 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/expert_mlp.h"
 
+#include "moe/scratch.h"
+
 namespace expertmesh::moe {
 
-const ExpertMlp& choose_expert_mlp(at::ScalarType /*dtype*/) { return reference_expert_mlp(); }
+const ExpertMlp& choose_expert_mlp(at::ScalarType dtype) {
+  return native_expert_mlp().supports(dtype) ? native_expert_mlp() : reference_expert_mlp();
+}
+
+ExpertGrads new_expert_grads(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
+                             const ExpertGradNeeds& needs) {
+  const at::ScalarType dtype = x.scalar_type();
+  ExpertGrads grads;
+  if (needs.x) grads.x_RH = new_scratch({rows.num_rows(), x.size(1)}, dtype);
+  if (needs.weights) grads.weights_R = new_scratch({rows.num_rows()}, at::kFloat);
+  if (needs.gate_up_proj) grads.gate_up_proj = new_scratch(weights.gate_up_proj.sizes(), dtype);
+  if (needs.down_proj) grads.down_proj = new_scratch(weights.down_proj.sizes(), dtype);
+  return grads;
+}
 
 }  // namespace expertmesh::moe

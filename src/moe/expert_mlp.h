@@ -56,10 +56,17 @@ struct ExpertMlp {
                           const ExpertGradNeeds& needs);
 };
 
-// A loop of at::mm over the experts: the reference, for every dtype and CPU.
+// A loop of at::mm and ATen's elementwise operators over the experts: for every dtype, kept for ever.
 const ExpertMlp& reference_expert_mlp();
 
-// The fastest one that runs this dtype on this CPU.
+// The same products with native row passes between them; fp32 and bf16.
+const ExpertMlp& native_expert_mlp();
+
+// The fastest one that runs this dtype.
 const ExpertMlp& choose_expert_mlp(at::ScalarType dtype);
+
+// Tensors for the needed gradients, not yet written.
+ExpertGrads new_expert_grads(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
+                             const ExpertGradNeeds& needs);
 
 }  // namespace expertmesh::moe

@@ -64,21 +64,10 @@ struct BackwardStep {
   }
 };
 
-ExpertGrads make_grads(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
-                       const ExpertGradNeeds& needs) {
-  ExpertGrads grads;
-  const at::ScalarType dtype = x.scalar_type();
-  if (needs.x) grads.x_RH = new_scratch({rows.num_rows(), x.size(1)}, dtype);
-  if (needs.weights) grads.weights_R = new_scratch({rows.num_rows()}, at::kFloat);
-  if (needs.gate_up_proj) grads.gate_up_proj = new_scratch(weights.gate_up_proj.sizes(), dtype);
-  if (needs.down_proj) grads.down_proj = new_scratch(weights.down_proj.sizes(), dtype);
-  return grads;
-}
-
 ExpertGrads backward(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& gate_up_R2I,
                      const at::Tensor& routing_weights_R, const ExpertRows& rows, const ExpertWeights& weights,
                      const ExpertGradNeeds& needs) {
-  ExpertGrads grads = make_grads(x, rows, weights, needs);
+  ExpertGrads grads = new_expert_grads(x, rows, weights, needs);
   for (int64_t expert = 0; expert < rows.num_experts(); ++expert) {
     const int64_t begin = rows.offsets[expert];
     const int64_t end = rows.offsets[expert + 1];

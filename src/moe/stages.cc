@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "moe/scratch.h"
 #include "ops/cpu/expert_rows.h"
+#include "ops/raw.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -110,20 +111,19 @@ at::Tensor exchange_rows_back(const DispatchPlan& plan, const at::Tensor& rows, 
 }
 
 at::Tensor combine(const DispatchPlan& plan, const at::Tensor& rows_RH, const at::Tensor& weights_TK) {
-  const bool is_bf16 = rows_RH.scalar_type() == at::kBFloat16;
-  EXPERTMESH_CHECK(is_bf16 || rows_RH.scalar_type() == at::kFloat, "rows are neither bf16 nor fp32");
   at::Tensor out_TH = new_scratch({plan.num_tokens, rows_RH.size(1)}, rows_RH.scalar_type());
-  const ops::cpu::CombineArgs args{
-      .rows = rows_RH.const_data_ptr(),
+  const ops::cpu::CombineShape shape{
       .row_of_choice = plan.exchanges ? plan.source.row_of_choice.data() : nullptr,
       .weights = weights_TK.defined() ? weights_TK.const_data_ptr<float>() : nullptr,
-      .out = out_TH.mutable_data_ptr(),
       .top_k = plan.top_k,
       .width = rows_RH.size(1),
-      .dtype = is_bf16 ? base::DType::kBF16 : base::DType::kF32,
   };
-  at::parallel_for(0, plan.num_tokens, kRowsPerTask,
-                   [&](int64_t begin, int64_t end) { ops::cpu::combine_rows(args, begin, end); });
+  ops::with_element_type(rows_RH.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    at::parallel_for(0, plan.num_tokens, kRowsPerTask, [&](int64_t begin, int64_t end) {
+      ops::cpu::combine_rows(ops::raw<T>(rows_RH), ops::mutable_raw<T>(out_TH), shape, begin, end);
+    });
+  });
   return out_TH;
 }
 

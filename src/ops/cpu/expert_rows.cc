@@ -1,43 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/expert_rows.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <cstring>
-
-#include "base/check.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
 
-using base::DType;
+constexpr int64_t kStrip = 4 * kLanes;  // columns summed at a time, in registers
 
-constexpr int64_t kChunk = 256;  // columns summed at a time: the sums stay in the first cache level
-
-float load(const float* p) { return *p; }
-float load(const uint16_t* p) { return base::bf16_to_float(*p); }
-void store(float value, float* p) { *p = value; }
-void store(float value, uint16_t* p) { *p = base::float_to_bf16(value); }
-
+// `columns` <= kStrip columns of one token.
 template <typename T>
-void combine_token(const CombineArgs& args, int64_t token, int64_t column, int64_t columns) {
-  float sum[kChunk] = {};
-  for (int64_t k = 0; k < args.top_k; ++k) {
-    const int64_t choice = token * args.top_k + k;
-    const int64_t row = args.row_of_choice ? args.row_of_choice[choice] : choice;
-    const float weight = args.weights ? args.weights[choice] : 1.0F;
-    const T* values = static_cast<const T*>(args.rows) + row * args.width + column;
-    for (int64_t i = 0; i < columns; ++i) sum[i] += weight * load(values + i);
+EXPERTMESH_INLINE void combine_strip(const T* rows, T* out, const CombineShape& shape, int64_t token, int64_t column,
+                                     int64_t columns) {
+  Vec sums[kStrip / kLanes] = {};
+  for (int64_t k = 0; k < shape.top_k; ++k) {
+    const int64_t choice = token * shape.top_k + k;
+    const int64_t row = shape.row_of_choice ? shape.row_of_choice[choice] : choice;
+    const float weight = shape.weights ? shape.weights[choice] : 1.0F;
+    const T* values = rows + row * shape.width + column;
+    for (int64_t i = 0; i < columns; i += kLanes) sums[i / kLanes] += weight * load(values + i, lanes_at(i, columns));
   }
-  T* out = static_cast<T*>(args.out) + token * args.width + column;
-  for (int64_t i = 0; i < columns; ++i) store(sum[i], out + i);
+  T* to = out + token * shape.width + column;
+  for (int64_t i = 0; i < columns; i += kLanes) store(to + i, sums[i / kLanes], lanes_at(i, columns));
 }
 
 template <typename T>
-void combine_range(const CombineArgs& args, int64_t begin, int64_t end) {
+EXPERTMESH_INLINE void combine(const T* rows, T* out, const CombineShape& shape, int64_t begin, int64_t end) {
   for (int64_t token = begin; token < end; ++token) {
-    for (int64_t column = 0; column < args.width; column += kChunk) {
-      combine_token<T>(args, token, column, std::min(kChunk, args.width - column));
-    }
+    int64_t column = 0;
+    for (; column + kStrip <= shape.width; column += kStrip) combine_strip(rows, out, shape, token, column, kStrip);
+    if (column < shape.width) combine_strip(rows, out, shape, token, column, shape.width - column);
   }
 }
 
@@ -51,13 +44,19 @@ void gather_rows(const void* source, const int64_t* index, int64_t row_bytes, vo
   }
 }
 
-void combine_rows(const CombineArgs& args, int64_t begin, int64_t end) {
-  EXPERTMESH_CHECK(args.dtype == DType::kF32 || args.dtype == DType::kBF16, "{}", base::dtype_name(args.dtype));
-  if (args.dtype == DType::kF32) {
-    combine_range<float>(args, begin, end);
-  } else {
-    combine_range<uint16_t>(args, begin, end);
+void scatter_rows(const void* source, const int64_t* index, int64_t row_bytes, void* out, int64_t begin, int64_t end) {
+  const auto* from = static_cast<const std::byte*>(source);
+  auto* to = static_cast<std::byte*>(out);
+  for (int64_t row = begin; row < end; ++row) {
+    std::memcpy(to + index[row] * row_bytes, from + row * row_bytes, static_cast<size_t>(row_bytes));
   }
 }
+
+EXPERTMESH_CPU_KERNEL(void, combine_rows,
+                      (const float* rows, float* out, const CombineShape& shape, int64_t begin, int64_t end), combine,
+                      (rows, out, shape, begin, end))
+EXPERTMESH_CPU_KERNEL(void, combine_rows,
+                      (const Bf16* rows, Bf16* out, const CombineShape& shape, int64_t begin, int64_t end), combine,
+                      (rows, out, shape, begin, end))
 
 }  // namespace expertmesh::ops::cpu

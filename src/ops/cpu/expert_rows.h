@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row movement around the experts: gather token rows, and sum each token's K result rows in fp32. Plain pointers, no
-// torch. Threads: any; callers split the ranges. Each output element is summed over k in order, so the result does not
-// depend on how the ranges are split.
+// Row movement around the experts: gather and scatter rows, and sum each token's K result rows in fp32. Plain pointers,
+// no torch. Threads: any; callers split the ranges. Each output element is summed over k in order, so the result does
+// not depend on how the ranges are split.
 #pragma once
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "ops/cpu/vec.h"
 
 namespace expertmesh::ops::cpu {
 
 // out[i] = source[index[i]] for i in [begin, end), rows of row_bytes.
 void gather_rows(const void* source, const int64_t* index, int64_t row_bytes, void* out, int64_t begin, int64_t end);
 
-struct CombineArgs {
-  const void* rows = nullptr;              // [R, width]
+// out[index[i]] = source[i] for i in [begin, end).
+void scatter_rows(const void* source, const int64_t* index, int64_t row_bytes, void* out, int64_t begin, int64_t end);
+
+struct CombineShape {
   const int64_t* row_of_choice = nullptr;  // [T * K]; nullptr: choice c is row c
   const float* weights = nullptr;          // [T * K]; nullptr: all 1
-  void* out = nullptr;                     // [T, width]
   int64_t top_k = 1;
-  int64_t width = 0;
-  base::DType dtype = base::DType::kF32;  // of rows and out: kF32 or kBF16
+  int64_t width = 0;  // of a row
 };
 
 // out[t] = sum_k weights[t * K + k] * rows[row of t * K + k], summed in fp32 and rounded once, for t in [begin, end).
-void combine_rows(const CombineArgs& args, int64_t begin, int64_t end);
+void combine_rows(const float* rows, float* out, const CombineShape& shape, int64_t begin, int64_t end);
+void combine_rows(const Bf16* rows, Bf16* out, const CombineShape& shape, int64_t begin, int64_t end);
 
 }  // namespace expertmesh::ops::cpu

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/expert_act.h"
+
+namespace expertmesh::ops::cpu {
+namespace {
+
+EXPERTMESH_INLINE Vec rounded(const float* /*type*/, Vec v) { return v; }
+EXPERTMESH_INLINE Vec rounded(const Bf16* /*type*/, Vec v) {
+  Bf16 lanes[kLanes];
+  store(lanes, v);
+  return load(lanes);
+}
+
+template <typename T>
+EXPERTMESH_INLINE float backward_row(const ExpertActBackward<T>& args, int64_t row, float weight) {
+  const T* gate = args.gate_up + row * 2 * args.width;
+  const T* grad_act = args.grad_act + row * args.width;
+  Vec dot{};
+  for (int64_t i = 0; i < args.width; i += kLanes) {
+    const int64_t n = lanes_at(i, args.width);
+    const Vec g = load(gate + i, n), u = load(gate + args.width + i, n), d = load(grad_act + i, n);
+    const Vec sigmoid = 1.0F / (1.0F + exp(-g));
+    const Vec silu = g * sigmoid;
+    const Vec act = silu * u;
+    dot += d * rounded(gate, act);
+    if (args.weighted_act) store(args.weighted_act + row * args.width + i, act * weight, n);
+    if (args.grad_gate_up) {
+      T* out = args.grad_gate_up + row * 2 * args.width + i;
+      const Vec scaled = d * weight;
+      store(out, scaled * u * (sigmoid + silu * (1.0F - sigmoid)), n);
+      store(out + args.width, scaled * silu, n);
+    }
+  }
+  return sum(dot);
+}
+
+template <typename T>
+EXPERTMESH_INLINE void backward(const ExpertActBackward<T>& args) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const int64_t weight_row = args.weight_rows[row];
+    const float dot = backward_row(args, row, args.weights[weight_row]);
+    if (args.grad_weights) args.grad_weights[weight_row] = dot;
+  }
+}
+
+}  // namespace
+
+EXPERTMESH_CPU_KERNEL(void, expert_act_backward, (const ExpertActBackward<float>& args), backward, (args))
+EXPERTMESH_CPU_KERNEL(void, expert_act_backward, (const ExpertActBackward<Bf16>& args), backward, (args))
+
+}  // namespace expertmesh::ops::cpu
