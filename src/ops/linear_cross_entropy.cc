@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that have a target go through in chunks whose logits fit kLogitsBytes. Per chunk: logits = x W^T, softmax and
+// Rows that have a target go through in chunks whose logits fit a budget. Per chunk: logits = x W^T, softmax and
 // gradient over them in place, dx = g W, dW += g^T x. In bf16 the product g^T x is made for a block of the vocabulary
 // at a time, small enough for the cache, and added to the fp32 gradient from there.
 #include <ATen/core/grad_mode.h>
@@ -22,11 +22,10 @@
 namespace expertmesh::ops::native {
 namespace {
 
-constexpr int64_t kLogitsBytes = int64_t{128} << 20;
 constexpr int64_t kBlockBytes = int64_t{4} << 20;  // of a block of the weight's gradient
 
-int64_t rows_per_chunk(int64_t num_rows, int64_t vocab, int64_t element_bytes) {
-  const int64_t most = std::max<int64_t>(1, kLogitsBytes / (vocab * element_bytes));
+int64_t rows_per_chunk(int64_t num_rows, int64_t row_bytes, int64_t budget) {
+  const int64_t most = std::max<int64_t>(1, budget / row_bytes);
   const int64_t num_chunks = (num_rows + most - 1) / most;
   return (num_rows + num_chunks - 1) / num_chunks;  // equal chunks
 }
@@ -47,7 +46,8 @@ void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& x, at:
     return;
   }
   const int64_t vocab = grad_weight.size(0), hidden = grad_weight.size(1);
-  const int64_t rows = std::max<int64_t>(64, kBlockBytes / (hidden * x.element_size()) / 64 * 64);
+  const int64_t row_bytes = hidden * static_cast<int64_t>(x.element_size());
+  const int64_t rows = std::max<int64_t>(64, kBlockBytes / row_bytes / 64 * 64);
   at::Tensor block = at::empty({std::min(rows, vocab), hidden}, x.options());
   for (int64_t begin = 0; begin < vocab; begin += rows) {
     const int64_t size = std::min(rows, vocab - begin);
@@ -62,9 +62,10 @@ void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& x, at:
 
 // What both entries share: the rows with a target, gathered, and a buffer for the logits of a chunk.
 struct Chunks {
-  Chunks(const at::Tensor& hidden, const at::Tensor& weight, const TargetRows& rows)
+  Chunks(const at::Tensor& hidden, const at::Tensor& weight, const TargetRows& rows, int64_t budget)
       : x(rows.gather(hidden).contiguous()),
-        chunk_rows(rows_per_chunk(std::max<int64_t>(1, rows.size()), weight.size(0), weight.element_size())),
+        chunk_rows(rows_per_chunk(std::max<int64_t>(1, rows.size()),
+                                  weight.size(0) * static_cast<int64_t>(weight.element_size()), budget)),
         buffer(at::empty({std::min(chunk_rows, rows.size()), weight.size(0)}, weight.options())) {}
 
   // Logits of rows [begin, end).
@@ -87,7 +88,7 @@ CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input) {
   const TargetRows rows(input.targets_T, weight.size(0));
   const std::vector<double> factors = rows.factors(input.weights_T, input.scale);
   const std::vector<float> scales(factors.begin(), factors.end());
-  Chunks chunks(input.hidden_TH.detach(), weight, rows);
+  Chunks chunks(input.hidden_TH.detach(), weight, rows, input.logits_bytes);
   const bool needs_grad = input.needs_grad_hidden || input.grad_weight_VH.defined();
   at::Tensor grad_weight = input.grad_weight_VH;
   const at::Tensor grad_x = input.needs_grad_hidden ? at::empty(chunks.x.sizes(), chunks.x.options()) : at::Tensor();
@@ -115,7 +116,7 @@ at::Tensor linear_logprobs(const at::Tensor& hidden_TH, const at::Tensor& weight
   const at::NoGradGuard no_graph;
   const at::Tensor weight = weight_VH.detach();
   const TargetRows rows(targets_T, weight.size(0));
-  Chunks chunks(hidden_TH.detach(), weight, rows);
+  Chunks chunks(hidden_TH.detach(), weight, rows, CrossEntropyInput{}.logits_bytes);
   std::vector<double> logprobs(static_cast<size_t>(rows.size()));
   for (int64_t begin = 0; begin < rows.size(); begin += chunks.chunk_rows) {
     const int64_t end = std::min(begin + chunks.chunk_rows, rows.size());

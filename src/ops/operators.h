@@ -23,6 +23,7 @@ struct CrossEntropyInput {
   double scale = 1.0;    // of the loss and of every gradient
   bool needs_grad_hidden = false;
   at::Tensor grad_weight_VH;  // fp32, added to; undefined: not wanted
+  int64_t logits_bytes = int64_t{128} << 20;  // of the chunk of logits that exists at a time
 };
 
 struct CrossEntropyResult {
