@@ -5,12 +5,12 @@
 // Shapes: T tokens of the micro-batch without any padding, H hidden, V vocabulary.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "ckpt/weight_table.h"
 #include "moe/choice_rule.h"

@@ -158,9 +158,9 @@ TEST(Qwen3MoeConfig, EverySizeIsChecked) {
       EXPECT_NE(refusal(key, value).find(key), std::string::npos) << key << " " << base::dump_json(value);
     }
   }
-  for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                          "num_key_value_heads", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
-                          "intermediate_size"}) {
+  for (const char* key :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "num_experts",
+        "num_experts_per_tok", "moe_intermediate_size", "intermediate_size"}) {
     EXPECT_NE(refusal(key, Json(nullptr)).find(std::string(key) + " is missing"), std::string::npos) << key;
   }
 }

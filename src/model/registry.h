@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of models: one row each, found by config.json's model_type. An unknown type is an error that lists the rows.
+// The table of models: one row each, found by config.json's model_type. An unknown type is an error that lists the
+// rows.
 #pragma once
 
 #include <memory>
@@ -14,14 +15,14 @@
 namespace expertmesh::model {
 
 struct Preset {
-  std::string_view name;         // "qwen3-moe-quickstart"
+  std::string_view name;  // "qwen3-moe-quickstart"
   std::string_view description;
-  base::Json (*config)();        // a config.json
+  base::Json (*config)();  // a config.json
 };
 
 struct ModelSpec {
-  std::string_view model_type;        // "qwen3_moe"
-  std::string_view expert_modules;    // pattern of the modules whose parameters are expert parameters
+  std::string_view model_type;      // "qwen3_moe"
+  std::string_view expert_modules;  // pattern of the modules whose parameters are expert parameters
   // Shapes only. Throws kModel naming the key of config.json that is wrong.
   std::unique_ptr<Model> (*build)(const base::Json& config, const std::string& where);
   std::span<const Preset> (*presets)();

@@ -12,7 +12,9 @@ namespace {
 
 using base::Json;
 
-std::unique_ptr<Model> build(const Json& config) { return find_model_spec(config, "config.json").build(config, "config.json"); }
+std::unique_ptr<Model> build(const Json& config) {
+  return find_model_spec(config, "config.json").build(config, "config.json");
+}
 
 const Preset& preset(std::string_view name) {
   for (const ModelSpec& spec : model_specs()) {

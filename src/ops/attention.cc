@@ -69,8 +69,7 @@ class Attention : public torch::autograd::Function<Attention> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
-    const auto documents =
-        c10::static_intrusive_pointer_cast<Documents>(ctx->saved_data["documents"].toCapsule());
+    const auto documents = c10::static_intrusive_pointer_cast<Documents>(ctx->saved_data["documents"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
     const at::Tensor grad_out = grad_outputs[0].contiguous();

@@ -2,9 +2,9 @@
 // Rows that have a target go through in chunks whose logits fit a budget. Per chunk: logits = x W^T, softmax and
 // gradient over them in place, dx = g W, dW += g^T x. In bf16 the product g^T x is made for a block of the vocabulary
 // at a time, small enough for the cache, and added to the fp32 gradient from there.
-#include <ATen/core/grad_mode.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>

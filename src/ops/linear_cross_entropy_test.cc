@@ -43,10 +43,9 @@ Exact exact(const Problem& problem, double scale) {
   const at::Tensor hidden = problem.hidden.to(at::kDouble).set_requires_grad(true);
   const at::Tensor weight = problem.weight.to(at::kDouble).set_requires_grad(true);
   const at::Tensor has_target = problem.targets.ne(-100);
-  const at::Tensor logprobs = at::log_softmax(at::mm(hidden, weight.t()), -1)
-                                  .gather(1, problem.targets.clamp_min(0).unsqueeze(1))
-                                  .squeeze(1) *
-                              has_target;
+  const at::Tensor logprobs =
+      at::log_softmax(at::mm(hidden, weight.t()), -1).gather(1, problem.targets.clamp_min(0).unsqueeze(1)).squeeze(1) *
+      has_target;
   const at::Tensor loss = -(logprobs * problem.weights.to(at::kDouble)).sum() * scale;
   torch::autograd::backward({loss});
   return {loss.item<double>(), hidden.grad(), weight.grad(), logprobs.detach()};
@@ -203,7 +202,10 @@ TEST(LinearCrossEntropy, MemoryDoesNotGrowWithTheSequence) {
   double wanted = 0.0;
   for (int64_t row = 0; row < 2048; row += 64) {
     const at::Tensor logits = at::mm(hidden.narrow(0, row, 64), weight.t());
-    wanted -= at::log_softmax(logits.to(at::kDouble), -1).gather(1, targets.narrow(0, row, 64).unsqueeze(1)).sum().item<double>();
+    wanted -= at::log_softmax(logits.to(at::kDouble), -1)
+                  .gather(1, targets.narrow(0, row, 64).unsqueeze(1))
+                  .sum()
+                  .item<double>();
   }
   EXPECT_NEAR(got.loss, wanted / 2048, 1e-6 * wanted / 2048);
 }

@@ -28,7 +28,8 @@ Tensors run(const std::function<at::Tensor(const Tensors&)>& op, const Tensors& 
   Tensors leaves;
   for (const at::Tensor& input : inputs) leaves.push_back(input.detach().clone().set_requires_grad(true));
   const at::Tensor out = op(leaves);
-  const at::Tensor grad = at::arange(out.numel(), at::kFloat).remainder(7).sub(3).view(out.sizes()).to(out.scalar_type());
+  const at::Tensor grad =
+      at::arange(out.numel(), at::kFloat).remainder(7).sub(3).view(out.sizes()).to(out.scalar_type());
   torch::autograd::backward({out}, {grad});
   Tensors results = {out.detach()};
   for (const at::Tensor& leaf : leaves) results.push_back(leaf.grad());
@@ -58,7 +59,8 @@ class NativeOperators : public testing::TestWithParam<at::ScalarType> {};
 TEST_P(NativeOperators, RmsNorm) {
   at::manual_seed(1);
   const auto op = [](const Operators& ops, const Tensors& x) { return ops.rms_norm(x[0], x[1], 1e-6); };
-  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{5, 64}, {3, 7}, {300, 130}, {4, 3, 16}, {0, 8}}) {
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{5, 64}, {3, 7}, {300, 130}, {4, 3, 16}, {0, 8}}) {
     expect_same(op, {random(shape, GetParam()), random({shape.back()}, GetParam())});
   }
 }

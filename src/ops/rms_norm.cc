@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/rms_norm.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -7,7 +9,6 @@
 
 #include <algorithm>
 
-#include "ops/cpu/rms_norm.h"
 #include "ops/native.h"
 #include "ops/raw.h"
 
@@ -62,6 +63,8 @@ class RmsNorm : public torch::autograd::Function<RmsNorm> {
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) { return RmsNorm::apply(x, weight, eps); }
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return RmsNorm::apply(x, weight, eps);
+}
 
 }  // namespace expertmesh::ops::native

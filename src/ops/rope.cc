@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/rope.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
-#include "ops/cpu/rope.h"
 #include "ops/native.h"
 #include "ops/raw.h"
 

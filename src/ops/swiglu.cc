@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/swiglu.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "ops/cpu/swiglu.h"
 #include "ops/native.h"
 #include "ops/raw.h"
 
@@ -26,7 +27,8 @@ class Swiglu : public torch::autograd::Function<Swiglu> {
     const at::Tensor out = at::empty_like(gate);
     with_element_type(gate.scalar_type(), [&]<typename T>(T) {
       at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        cpu::swiglu_forward(raw<T>(gate) + begin, raw<T>(up) + begin, mutable_raw<T>(out) + begin, one_row(end - begin));
+        cpu::swiglu_forward(raw<T>(gate) + begin, raw<T>(up) + begin, mutable_raw<T>(out) + begin,
+                            one_row(end - begin));
       });
     });
     ctx->save_for_backward({gate, up});

@@ -22,9 +22,7 @@ using base::Json;
 constexpr IntRange kLengths = {1, int64_t{1} << 30};
 
 // How much longer contexts sharpen attention (yarn).
-double yarn_mscale(double factor, double mscale) {
-  return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
+double yarn_mscale(double factor, double mscale) { return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
 
 // The object that describes the scaling, and its key; none: plain rotary embedding.
 struct Source {
@@ -65,8 +63,8 @@ void read_yarn(const JsonFields& config, const JsonFields& rope, int64_t max_pos
   result.original_length = rope.integer("original_max_position_embeddings", max_positions, kLengths);
   // A value outside the object is the pretrained length, and goes before.
   result.original_length = config.integer("original_max_position_embeddings", result.original_length, kLengths);
-  result.factor = rope.positive(
-      "factor", static_cast<double>(max_positions) / static_cast<double>(result.original_length));
+  result.factor =
+      rope.positive("factor", static_cast<double>(max_positions) / static_cast<double>(result.original_length));
   // 0 means left out.
   if (const double fast = rope.number("beta_fast", 0.0); fast != 0.0) result.beta_fast = fast;
   if (const double slow = rope.number("beta_slow", 0.0); slow != 0.0) result.beta_slow = slow;
@@ -144,7 +142,8 @@ at::Tensor inverse_frequencies(const RopeConfig& config) {
   if (config.kind == RopeKind::kDefault) return plain;
   if (config.kind == RopeKind::kLinear) return plain / config.factor;
   const Ramp ramp = yarn_ramp(config);
-  const at::Tensor ramps = at::clamp((at::arange(config.dim / 2, at::kFloat) - ramp.low) / (ramp.high - ramp.low), 0, 1);
+  const at::Tensor ramps =
+      at::clamp((at::arange(config.dim / 2, at::kFloat) - ramp.low) / (ramp.high - ramp.low), 0, 1);
   const at::Tensor keep = 1.0 - ramps;
   return 1.0 / (config.factor * periods) * (1.0 - keep) + plain * keep;
 }

@@ -23,7 +23,7 @@ struct RopeConfig {
   // yarn
   int64_t original_length = 0;
   double beta_fast = 32.0, beta_slow = 1.0;
-  bool truncate = true;          // correction range to whole dims
+  bool truncate = true;           // correction range to whole dims
   double attention_factor = 1.0;  // multiplies cosines and sines
 };
 

@@ -16,9 +16,9 @@ Qwen3MoeAttention::Qwen3MoeAttention(const std::string& path, const Qwen3MoeConf
       o_proj_(path + ".o_proj", config.num_heads * config.head_dim, config.hidden_size, config.attention_bias),
       q_norm_(path + ".q_norm", config.head_dim, config.rms_norm_eps),
       k_norm_(path + ".k_norm", config.head_dim, config.rms_norm_eps) {
-  for (Module* child : {static_cast<Module*>(&q_proj_), static_cast<Module*>(&k_proj_), static_cast<Module*>(&v_proj_),
-                        static_cast<Module*>(&o_proj_), static_cast<Module*>(&q_norm_),
-                        static_cast<Module*>(&k_norm_)}) {
+  for (Module* child :
+       {static_cast<Module*>(&q_proj_), static_cast<Module*>(&k_proj_), static_cast<Module*>(&v_proj_),
+        static_cast<Module*>(&o_proj_), static_cast<Module*>(&q_norm_), static_cast<Module*>(&k_norm_)}) {
     add_child(*child);
   }
 }

@@ -59,10 +59,9 @@ void read_layers(const JsonFields& fields, Qwen3MoeConfig& config) {
     const bool is_listed = std::find(dense.begin(), dense.end(), layer) != dense.end();
     config.is_moe_layer.push_back(!is_listed && (layer + 1) % step == 0);
   }
-  const bool has_dense = std::find(config.is_moe_layer.begin(), config.is_moe_layer.end(), false) !=
-                         config.is_moe_layer.end();
-  config.intermediate_size =
-      fields.integer("intermediate_size", has_dense ? std::nullopt : std::optional<int64_t>(1));
+  const bool has_dense =
+      std::find(config.is_moe_layer.begin(), config.is_moe_layer.end(), false) != config.is_moe_layer.end();
+  config.intermediate_size = fields.integer("intermediate_size", has_dense ? std::nullopt : std::optional<int64_t>(1));
 }
 
 // What would change the computation and is not built.

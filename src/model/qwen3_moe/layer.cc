@@ -71,8 +71,7 @@ at::Tensor Qwen3MoeLayer::forward(const at::Tensor& hidden_TH, const TokenBatch&
   const ops::Operators& ops = *runtime.ops;
   const at::Tensor attended = hidden_TH + self_attn_.forward(input_layernorm_.forward(hidden_TH, ops), batch, ops);
   const at::Tensor normed = post_attention_layernorm_.forward(attended, ops);
-  const at::Tensor mixed =
-      moe_ != nullptr ? moe_->forward(normed, runtime, routing) : mlp_->forward(normed, ops);
+  const at::Tensor mixed = moe_ != nullptr ? moe_->forward(normed, runtime, routing) : mlp_->forward(normed, ops);
   return attended + mixed;
 }
 

@@ -3,7 +3,8 @@
 //   fp32                fp32 states
 //   bf16 with a master  the fp32 master is the bf16 weight and 16 more bits (`low`); fp32 states
 //   bf16 alone          bf16 states: each value is rounded once a step (upstream's plain bf16 AdamW)
-// Gradients are fp32, times `grad_scale` (the clipping coefficient). Ranges may be split over threads anywhere. No torch.
+// Gradients are fp32, times `grad_scale` (the clipping coefficient). Ranges may be split over threads anywhere. No
+// torch.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,9 @@ struct ExactAdamW {
   }
 };
 
-float gradient(size_t i, int64_t step) { return 0.01F * std::sin(static_cast<float>(i) * 1.7F + static_cast<float>(step)); }
+float gradient(size_t i, int64_t step) {
+  return 0.01F * std::sin(static_cast<float>(i) * 1.7F + static_cast<float>(step));
+}
 
 // tests/cases/values/adamw.json
 TEST(AdamW, GivesTheNumbersOfTheReference) {

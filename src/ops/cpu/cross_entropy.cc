@@ -86,7 +86,7 @@ EXPERTMESH_CPU_KERNEL(void, cross_entropy_rows,
                        int64_t cols),
                       rows_body, (logits, targets, row_scale, logprobs, rows, cols))
 EXPERTMESH_CPU_KERNEL(void, cross_entropy_rows,
-                      (Bf16* logits, const int64_t* targets, const float* row_scale, double* logprobs, int64_t rows,
+                      (Bf16 * logits, const int64_t* targets, const float* row_scale, double* logprobs, int64_t rows,
                        int64_t cols),
                       rows_body, (logits, targets, row_scale, logprobs, rows, cols))
 EXPERTMESH_CPU_KERNEL(void, accumulate, (float* y, const Bf16* x, int64_t n), accumulate_body, (y, x, n))

@@ -9,7 +9,8 @@
 namespace expertmesh::ops::cpu {
 
 // y = x * rstd * weight; rstd[row] = 1 / sqrt(mean(x^2) + eps) is kept for the backward.
-void rms_norm_forward(const float* x, const float* weight, float* y, float* rstd, int64_t rows, int64_t cols, float eps);
+void rms_norm_forward(const float* x, const float* weight, float* y, float* rstd, int64_t rows, int64_t cols,
+                      float eps);
 void rms_norm_forward(const Bf16* x, const Bf16* weight, Bf16* y, float* rstd, int64_t rows, int64_t cols, float eps);
 
 // grad_x of the rows; grad_weight[cols] (fp32) is added to: one buffer a thread.

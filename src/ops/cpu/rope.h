@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary embedding of heads, fp32 inside: element i and i + half of each head turn by the angle of the token's position.
-// Elements past 2 * half pass through. The backward is the rotation the other way. No torch.
+// Rotary embedding of heads, fp32 inside: element i and i + half of each head turn by the angle of the token's
+// position. Elements past 2 * half pass through. The backward is the rotation the other way. No torch.
 #pragma once
 
 #include <cstdint>

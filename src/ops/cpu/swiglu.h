@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// silu(gate) * up, forward and backward, single pass, fp32 inside. Rows have `cols` contiguous elements; gate and up may
-// be the halves of one matrix (in_stride = 2 * cols) or two (in_stride = cols). No torch.
+// silu(gate) * up, forward and backward, single pass, fp32 inside. Rows have `cols` contiguous elements; gate and up
+// may be the halves of one matrix (in_stride = 2 * cols) or two (in_stride = cols). No torch.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,8 @@ EXPERTMESH_INLINE int64_t lanes_at(int64_t i, int64_t size) { return size - i < 
 
 // The first n <= 16 elements; the other lanes are `fill`.
 EXPERTMESH_INLINE Vec load(const float* p, int64_t n, float fill = 0.0F) {
-  if (n == kLanes) [[likely]] return load(p);
+  if (n == kLanes) [[likely]]
+    return load(p);
   float lanes[kLanes];
   for (float& lane : lanes) lane = fill;
   std::memcpy(lanes, p, static_cast<size_t>(n) * sizeof(float));
@@ -60,7 +61,8 @@ EXPERTMESH_INLINE Vec load(const float* p, int64_t n, float fill = 0.0F) {
 }
 
 EXPERTMESH_INLINE Vec load(const Bf16* p, int64_t n, float fill = 0.0F) {
-  if (n == kLanes) [[likely]] return load(p);
+  if (n == kLanes) [[likely]]
+    return load(p);
   uint32_t fill_bits;
   std::memcpy(&fill_bits, &fill, sizeof fill);
   Bf16 lanes[kLanes];
@@ -162,23 +164,23 @@ inline Isa processor_isa() {
 // Defines the exported function `name` with `parameters`, which runs `body` (an inline function) with `arguments`,
 // compiled for the best instruction set of this processor:
 //   EXPERTMESH_CPU_KERNEL(void, add, (float* x, int64_t n), add_body, (x, n))
-#define EXPERTMESH_CPU_KERNEL(result, name, parameters, body, arguments)                            \
-  namespace {                                                                                       \
-  [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]] result name##_avx512 parameters {  \
-    return body arguments;                                                                          \
-  }                                                                                                 \
-  [[gnu::target("avx2,fma")]] result name##_avx2 parameters { return body arguments; }              \
-  }                                                                                                 \
-  result name parameters {                                                                          \
-    switch (processor_isa()) {                                                                      \
-      case Isa::kAvx512:                                                                            \
-        return name##_avx512 arguments;                                                             \
-      case Isa::kAvx2:                                                                              \
-        return name##_avx2 arguments;                                                               \
-      case Isa::kBaseline:                                                                          \
-        break;                                                                                      \
-    }                                                                                               \
-    return body arguments;                                                                          \
+#define EXPERTMESH_CPU_KERNEL(result, name, parameters, body, arguments)                           \
+  namespace {                                                                                      \
+  [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]] result name##_avx512 parameters { \
+    return body arguments;                                                                         \
+  }                                                                                                \
+  [[gnu::target("avx2,fma")]] result name##_avx2 parameters { return body arguments; }             \
+  }                                                                                                \
+  result name parameters {                                                                         \
+    switch (processor_isa()) {                                                                     \
+      case Isa::kAvx512:                                                                           \
+        return name##_avx512 arguments;                                                            \
+      case Isa::kAvx2:                                                                             \
+        return name##_avx2 arguments;                                                              \
+      case Isa::kBaseline:                                                                         \
+        break;                                                                                     \
+    }                                                                                              \
+    return body arguments;                                                                         \
   }
 
 }  // namespace expertmesh::ops::cpu

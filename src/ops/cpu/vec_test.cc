@@ -42,9 +42,22 @@ TEST(Exp, HandlesTheEnds) {
 }
 
 TEST(Bf16Lanes, RoundAsTheBaseRoomDoes) {
-  const std::vector<float> x = {0.0F,        -0.0F,           1.0F,         1.00390625F, 1.01171875F,  3.0e38F,
-                                3.4028235e38F, 1e-40F,        -1e-45F,      std::nanf(""), -65504.0F,  0.1F,
-                                std::numeric_limits<float>::infinity(), -3.5F, 1e-38F, 7.0F};
+  const std::vector<float> x = {0.0F,
+                                -0.0F,
+                                1.0F,
+                                1.00390625F,
+                                1.01171875F,
+                                3.0e38F,
+                                3.4028235e38F,
+                                1e-40F,
+                                -1e-45F,
+                                std::nanf(""),
+                                -65504.0F,
+                                0.1F,
+                                std::numeric_limits<float>::infinity(),
+                                -3.5F,
+                                1e-38F,
+                                7.0F};
   ASSERT_EQ(x.size(), static_cast<size_t>(kLanes));
   Bf16 narrow[kLanes];
   store(narrow, load(x.data()));

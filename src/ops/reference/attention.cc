@@ -39,8 +39,8 @@ at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at:
   std::vector<at::Tensor> outputs;
   for (size_t d = 0; d + 1 < cu_seqlens.size(); ++d) {
     const int64_t begin = cu_seqlens[d], length = cu_seqlens[d + 1] - begin;
-    outputs.push_back(attend(q_TND.narrow(0, begin, length), k_TMD.narrow(0, begin, length),
-                             v_TMD.narrow(0, begin, length), scale));
+    outputs.push_back(
+        attend(q_TND.narrow(0, begin, length), k_TMD.narrow(0, begin, length), v_TMD.narrow(0, begin, length), scale));
   }
   if (outputs.empty()) return q_TND;  // no tokens
   return at::cat(outputs, 0);

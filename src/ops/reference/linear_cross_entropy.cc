@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/core/grad_mode.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/log_softmax.h>

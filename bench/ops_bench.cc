@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Native operators against the reference ones at the sizes of the bench preset (2048 tokens, hidden 512, 8 query and 2
+// key/value heads of 64, vocabulary 151,936), bf16, forward and backward. Threads: OMP_NUM_THREADS.
+//   ops_bench --benchmark_enable_random_interleaving=true --benchmark_repetitions=5
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <benchmark/benchmark.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/cpu/adamw.h"
+#include "ops/operators.h"
+
+namespace expertmesh::ops {
+namespace {
+
+constexpr int64_t kTokens = 2048, kHidden = 512, kHeads = 8, kKvHeads = 2, kHeadDim = 64, kWidth = 1024;
+
+at::Tensor random(at::IntArrayRef shape) { return at::randn(shape).to(at::kBFloat16).set_requires_grad(true); }
+
+// One forward and backward an iteration; gradients are dropped, as after an optimizer step.
+void run_graph(benchmark::State& state, std::vector<at::Tensor> leaves, const std::function<at::Tensor()>& op) {
+  at::Tensor grad;
+  for (auto _ : state) {
+    const at::Tensor out = op();
+    if (!grad.defined()) grad = at::ones_like(out);
+    torch::autograd::backward({out}, {grad});
+    for (at::Tensor& leaf : leaves) leaf.mutable_grad().reset();
+  }
+}
+
+void rms_norm(benchmark::State& state, const Operators& ops) {
+  const at::Tensor x = random({kTokens, kHidden}), weight = random({kHidden});
+  run_graph(state, {x, weight}, [&] { return ops.rms_norm(x, weight, 1e-6); });
+}
+
+void head_norm(benchmark::State& state, const Operators& ops) {
+  const at::Tensor x = random({kTokens, kHeads, kHeadDim}), weight = random({kHeadDim});
+  run_graph(state, {x, weight}, [&] { return ops.rms_norm(x, weight, 1e-6); });
+}
+
+void rope(benchmark::State& state, const Operators& ops) {
+  const at::Tensor x = random({kTokens, kHeads, kHeadDim}), positions = at::arange(kTokens, at::kLong);
+  const at::Tensor cos = at::randn({kTokens, kHeadDim / 2}), sin = at::randn({kTokens, kHeadDim / 2});
+  run_graph(state, {x}, [&] { return ops.rope(x, positions, cos, sin); });
+}
+
+void swiglu(benchmark::State& state, const Operators& ops) {
+  const at::Tensor gate = random({kTokens, kWidth}), up = random({kTokens, kWidth});
+  run_graph(state, {gate, up}, [&] { return ops.swiglu(gate, up); });
+}
+
+// The argument is the length of a document.
+void attention(benchmark::State& state, const Operators& ops) {
+  std::vector<int64_t> cu;
+  for (int64_t end = 0; end <= kTokens; end += state.range(0)) cu.push_back(end);
+  const at::Tensor q = random({kTokens, kHeads, kHeadDim}), k = random({kTokens, kKvHeads, kHeadDim}),
+                   v = random({kTokens, kKvHeads, kHeadDim});
+  run_graph(state, {q, k, v}, [&] { return ops.attention(q, k, v, cu, 0.125); });
+}
+
+// The argument is the vocabulary.
+void linear_cross_entropy(benchmark::State& state, const Operators& ops) {
+  const int64_t vocab = state.range(0);
+  CrossEntropyInput input{.hidden_TH = random({kTokens, kHidden}),
+                          .weight_VH = random({vocab, kHidden}),
+                          .targets_T = at::randint(0, vocab, {kTokens}, at::kLong),
+                          .weights_T = {},
+                          .scale = 1.0 / kTokens,
+                          .needs_grad_hidden = true,
+                          .grad_weight_VH = at::zeros({vocab, kHidden})};
+  for (auto _ : state) benchmark::DoNotOptimize(ops.linear_cross_entropy(input).loss);
+  const double products = 6.0 * kTokens * static_cast<double>(vocab) * kHidden;
+  state.counters["GF/s"] =
+      benchmark::Counter(products * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+void adamw_master(benchmark::State& state) {
+  constexpr int64_t kSize = 16 << 20;
+  std::vector<cpu::Bf16> w(kSize, {0});
+  std::vector<uint16_t> low(kSize, 0);
+  std::vector<float> grad(kSize, 0.1F), m(kSize, 0.0F), v(kSize, 0.0F);
+  for (auto _ : state) cpu::adamw({}, w.data(), low.data(), grad.data(), m.data(), v.data(), kSize);
+  state.counters["GB/s"] =
+      benchmark::Counter(28e-9 * kSize * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+void add_rows(const std::string& name, void (*body)(benchmark::State&, const Operators&),
+              const std::vector<int64_t>& arguments = {}) {
+  for (const Operators* ops : {&native_operators(), &reference_operators()}) {
+    auto* row = benchmark::RegisterBenchmark((name + "/" + std::string(ops->name)).c_str(),
+                                             [=](benchmark::State& state) { body(state, *ops); });
+    row->Unit(benchmark::kMillisecond)->UseRealTime();
+    for (const int64_t argument : arguments) row->Arg(argument);
+  }
+}
+
+}  // namespace
+}  // namespace expertmesh::ops
+
+int main(int argc, char** argv) {
+  using namespace expertmesh::ops;  // NOLINT(google-build-using-namespace)
+  add_rows("rms_norm", rms_norm);
+  add_rows("head_norm", head_norm);
+  add_rows("rope", rope);
+  add_rows("swiglu", swiglu);
+  add_rows("attention", attention, {64, 512, 2048});
+  add_rows("linear_cross_entropy", linear_cross_entropy, {151936});
+  benchmark::RegisterBenchmark("adamw/master", adamw_master)->Unit(benchmark::kMillisecond);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
