@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/collective.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -153,6 +154,12 @@ std::string describe(const Collective& collective) {
       return text;
   }
   return text;
+}
+
+Slice slice_of(int64_t count, int size, int index) {
+  constexpr int64_t kAlign = 64;  // no two ranks write into one cache line
+  const int64_t step = ((count + size - 1) / size + kAlign - 1) / kAlign * kAlign;
+  return {std::min(count, step * index), std::min(count, step * (index + 1))};
 }
 
 void copy_rows(std::byte* to, int64_t to_stride, const std::byte* from, int64_t from_stride, int64_t rows,

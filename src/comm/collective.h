@@ -57,6 +57,12 @@ std::string describe(const Collective& collective);
 int64_t offset_of(std::span<const int64_t> lens, int index);
 int64_t sum_of(std::span<const int64_t> lens);
 
+// Rank `index`'s share of `count` elements that are reduced in slices.
+struct Slice {
+  int64_t begin, end;
+};
+Slice slice_of(int64_t count, int size, int index);
+
 // `rows` pieces of row_bytes from one strided buffer to another; nothing where both are the same.
 void copy_rows(std::byte* to, int64_t to_stride, const std::byte* from, int64_t from_stride, int64_t rows,
                int64_t row_bytes);

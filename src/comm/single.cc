@@ -56,6 +56,7 @@ class SingleWorld : public World {
   // Nobody waits; the caller's exception ends the job.
   void abort(const base::Error& cause) override { base::log_debug("abort of a world of one: {}", cause.text()); }
 
+  std::optional<base::Error> abort_cause() const override { return std::nullopt; }
   Ledger& ledger() override { return ledger_; }
 
  private:

@@ -17,16 +17,20 @@ std::string waits_text(const WaitPlace& place) {
                      place.tag);
 }
 
-std::string missing_text(int rank, const Ledger& ledger, const WaitPlace& place) {
+std::string doing_text(int rank, const Ledger& ledger) {
   if (const auto waiting = ledger.waiting()) {
     return fmt::format("rank {} waits in {} on axis {} for {:.1f} s", rank, describe(*waiting), waiting->axis_text(),
                        seconds_since(waiting->started));
   }
   if (const auto done = ledger.last_done()) {
-    return fmt::format("rank {} last finished {} on axis {} {:.1f} s ago and never entered #{}", rank, describe(*done),
-                       done->axis_text(), seconds_since(done->ended), place.sequence);
+    return fmt::format("rank {} last finished {} on axis {} {:.1f} s ago", rank, describe(*done), done->axis_text(),
+                       seconds_since(done->ended));
   }
   return fmt::format("rank {} has finished no collective yet", rank);
+}
+
+std::string missing_text(int rank, const Ledger& ledger, const WaitPlace& place) {
+  return fmt::format("{} and never entered #{}", doing_text(rank, ledger), place.sequence);
 }
 
 base::Error timeout_error(const WaitPlace& place, double seconds, const std::vector<std::string>& missing) {

@@ -24,6 +24,8 @@ struct WaitPlace {
 // "axis ep: rank 2 waits in all_to_all #812 (layer 17 combine)"
 std::string waits_text(const WaitPlace& place);
 
+// "rank 0 last finished all_gather #811 (layer 16 experts) on axis efsdp 31.0 s ago", or where it waits.
+std::string doing_text(int rank, const Ledger& ledger);
 // "rank 0 last finished all_gather #811 (layer 16 experts) on axis efsdp 31.0 s ago and never entered #812".
 std::string missing_text(int rank, const Ledger& ledger, const WaitPlace& place);
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,8 @@ class World {
 
   // Ends every wait of every rank with kPeerLost. The first cause wins; idempotent.
   virtual void abort(const base::Error& cause) = 0;
+  // Why the world was aborted, as far as this rank knows; with the rank that failed.
+  virtual std::optional<base::Error> abort_cause() const = 0;
 
   // The flight recorder of this rank.
   virtual Ledger& ledger() = 0;
@@ -74,6 +77,10 @@ std::unique_ptr<World> make_single_world(const WorldOptions& options = {});
 // the cause is logged and the process leaves with its code).
 void run_threads(int size, const WorldOptions& options, const std::function<void(World&)>& body,
                  const std::function<void(const base::Error&)>& on_stuck = {});
+
+// Runs `body` on the one rank that this process is: single or joined. A body that throws aborts the others; what is
+// thrown from here is the job's first cause where it is known, on every rank.
+void run_rank(World& world, const WorldOptions& options, const std::function<void(World&)>& body);
 
 // Joins the processes that a launcher started (torchrun, Slurm, Open MPI), found in the environment; nothing where no
 // launcher's variables are there. Throws kCommSetup where they disagree or peers are missing.

@@ -68,6 +68,13 @@ void ThreadsJob::abort(int rank, const base::Error& cause, const GroupState* div
   wake_all();
 }
 
+std::optional<base::Error> ThreadsJob::abort_cause() const {
+  const std::lock_guard lock(mutex_);
+  auto cause = cause_;
+  if (cause && !cause->rank()) cause->on_rank(aborted_by_, cause->coords(), cause->step());
+  return cause;
+}
+
 base::Error ThreadsJob::abort_error(const WaitPlace& place, const GroupState& group) const {
   const std::lock_guard lock(mutex_);
   if (cause_ && diverged_ == &group) return *cause_;

@@ -63,6 +63,7 @@ class ThreadsJob {
   void claim_abort(int rank);
   // `diverged`: the group whose members made different calls; they all report the cause itself.
   void abort(int rank, const base::Error& cause, const GroupState* diverged = nullptr);
+  std::optional<base::Error> abort_cause() const;
   // What a rank that waits at `place` throws after an abort.
   base::Error abort_error(const WaitPlace& place, const GroupState& group) const;
 

@@ -40,6 +40,7 @@ class ThreadsWorld : public World {
   }
 
   void abort(const base::Error& cause) override { job_->abort(rank_, cause); }
+  std::optional<base::Error> abort_cause() const override { return job_->abort_cause(); }
   Ledger& ledger() override { return job_->ledger(rank_); }
 
  private:

@@ -1,30 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/threads/transfer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "base/dtype.h"
 #include "comm/reduce.h"
 
 namespace expertmesh::comm {
 namespace {
-
-// Elements of one slice start at multiples of this: no two ranks write into one cache line.
-constexpr int64_t kAlign = 64;
-
-struct Range {
-  int64_t begin, end;
-};
-
-Range slice_of(int64_t count, int size, int index) {
-  const int64_t step = (((count + size - 1) / size + kAlign - 1) / kAlign) * kAlign;
-  return {std::min(count, step * index), std::min(count, step * (index + 1))};
-}
 
 int64_t width_of(DType dtype) { return static_cast<int64_t>(base::dtype_bytes(dtype)); }
 
@@ -86,7 +74,7 @@ void reduce_own_slice(Calls calls, int me) {
   std::vector<const void*> sources(calls.size());
   for (size_t index = 0; index < mine.all_reduce.size(); ++index) {
     const AllReducePart& part = mine.all_reduce[index];
-    const Range range = slice_of(part.count, static_cast<int>(calls.size()), me);
+    const Slice range = slice_of(part.count, static_cast<int>(calls.size()), me);
     const int64_t offset = range.begin * width_of(part.dtype);
     for (size_t rank = 0; rank < calls.size(); ++rank) {
       sources[rank] = static_cast<const std::byte*>(calls[rank]->all_reduce[index].data) + offset;
@@ -102,7 +90,7 @@ void copy_reduced_slices(Calls calls, int me) {
     const AllReducePart& part = mine.all_reduce[index];
     for_each_peer(static_cast<int>(calls.size()), me, [&](int peer) {
       if (peer == me) return;
-      const Range range = slice_of(part.count, static_cast<int>(calls.size()), peer);
+      const Slice range = slice_of(part.count, static_cast<int>(calls.size()), peer);
       const int64_t offset = range.begin * width_of(part.dtype);
       const int64_t bytes = (range.end - range.begin) * width_of(part.dtype);
       const void* from = calls[static_cast<size_t>(peer)]->all_reduce[index].data;
