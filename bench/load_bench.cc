@@ -92,7 +92,7 @@ void load(const LoadPlan& plan, int ranks, DType dtype, std::vector<std::byte>& 
 }
 
 void plain_read(const base::ReadableFile& file, std::vector<std::byte>& memory) {
-  constexpr uint64_t kChunk = 8 << 20;
+  constexpr uint64_t kChunk = 1 << 20;
   for (uint64_t at = 0; at < file.size(); at += kChunk) {
     const uint64_t count = std::min(kChunk, file.size() - at);
     file.pread(std::span(memory).subspan(at, count), at);
