@@ -62,7 +62,7 @@ struct Dataset::Part {
   std::string name;
   std::vector<std::string> files;
   TokenStore store;
-  ContentHash key;
+  ContentHash content;
 };
 
 // Builds the parts of a Dataset one after the other.
@@ -100,7 +100,9 @@ class DatasetBuilder {
   std::shared_ptr<Dataset::Part> build_part(const DatasetEntry& entry) {
     std::vector<RowFile> files;
     for (std::string& path : list_row_files(fs_, entry.path)) files.emplace_back(fs_, std::move(path));
-    const ContentHash key = part_key(entry, files);
+    const ContentHash content = content_key(entry, files);
+    // Tokens of another build are made again; the identity of the data set stays.
+    const ContentHash key = content_hash(fmt::format("{}\n{}", base::build_id(), content.hex()));
     auto store = cache_.try_get(key);
     if (!store) {
       is_from_cache_ = false;
@@ -112,15 +114,14 @@ class DatasetBuilder {
     if (store->rows() == 0) {
       throw make_error(Code::kData, "data/rows", "the data set is empty: it has no rows").at(entry.path);
     }
-    auto part = std::make_shared<Dataset::Part>(Dataset::Part{entry.name, {}, std::move(*store), key});
+    auto part = std::make_shared<Dataset::Part>(Dataset::Part{entry.name, {}, std::move(*store), content});
     for (const RowFile& file : files) part->files.push_back(file.path());
     return part;
   }
 
-  // Everything that the tokens depend on.
-  ContentHash part_key(const DatasetEntry& entry, const std::vector<RowFile>& files) {
-    std::string text =
-        fmt::format("{}\nconverter {}\nskip {}\n", base::build_id(), entry.converter, options_.skip_bad_rows);
+  // Everything that the tokens depend on, but for this program.
+  ContentHash content_key(const DatasetEntry& entry, const std::vector<RowFile>& files) {
+    std::string text = fmt::format("converter {}\nskip {}\n", entry.converter, options_.skip_bad_rows);
     if (is_tokenized(entry)) {
       text += fmt::format("vocabulary {}\n", options_.vocabulary_rows);
     } else {
@@ -269,7 +270,7 @@ void Dataset::summarise() {
   }
   dropped_.assign(index_.size(), false);
   ContentHash order = content_hash(std::as_bytes(std::span(index_)));
-  for (const auto& part : parts_) order = content_hash(order.hex() + part->key.hex());
+  for (const auto& part : parts_) order = content_hash(order.hex() + part->content.hex());
   fingerprint_ = content_hash(fmt::format("{} {}", order.hex(), cutoff_len_)).low;
 
   for (int64_t i = 0; i < size(); ++i) {

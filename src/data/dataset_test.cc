@@ -130,6 +130,20 @@ TEST(Resampling, DrawsAsPython) {
               HasSubstr("leaves none"));
 }
 
+TEST(Fingerprint, KnowsContentOrderAndCut) {
+  const TempDir dir;
+  const std::string a = "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n";
+  const std::string b = "{\"input_ids\": [3, 4], \"labels\": [3, 4]}\n";
+  const auto fingerprint = [&](const std::string& rows, int cutoff_len, std::string_view more) {
+    return testing::build_tokenized(dir, rows, cutoff_len, more)->fingerprint();
+  };
+  const uint64_t plain = fingerprint(a + b, 8, "");
+  EXPECT_EQ(fingerprint(a + b, 8, ""), plain);
+  EXPECT_NE(fingerprint(b + a, 8, ""), plain);
+  EXPECT_NE(fingerprint(a + b, 9, ""), plain);
+  EXPECT_NE(fingerprint(a + b, 8, "  size: 2\n"), plain);
+}
+
 TEST(Vocabulary, ATokenizerLargerThanTheEmbeddingIsRefused) {
   const TempDir dir;
   DatasetOptions options = testing::text_options(dir.write("rows.jsonl", testing::turn_row("q", "a")));
