@@ -36,6 +36,7 @@ std::vector<std::string> keys_of_top() {
 
 std::vector<std::string> keys_of_section(const Section& section) {
   std::vector<std::string> keys;
+  keys.reserve(section.fields.size());
   for (const Field& field : section.fields) keys.push_back(field.key);
   return keys;
 }

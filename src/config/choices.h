@@ -61,9 +61,11 @@ std::span<const RefusedName> refused_names<SampleBackend>();
 template <>
 std::span<const RefusedName> refused_names<Kernel>();
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a template argument takes none
 #define EXPERTMESH_CHOICES(Enum) \
   template <>                    \
   std::span<const ChoiceName<Enum>> choices<Enum>()
+// NOLINTEND(bugprone-macro-parentheses)
 EXPERTMESH_CHOICES(FlashAttention);
 EXPERTMESH_CHOICES(ModelClass);
 EXPERTMESH_CHOICES(ChatMarkup);

@@ -108,7 +108,7 @@ TEST(Yaml, Bytes) {
             "error[config/yaml] c.yaml:2:16: byte 0xE9 is not UTF-8. Save the file as UTF-8.");
   EXPECT_THAT(yaml_error(std::string("model: a\nb: c\0d\n", 15)), HasSubstr("c.yaml:2:5: NUL character"));
   EXPECT_THAT(yaml_error("model: a\x04\nmax_stepz: 1\n"), HasSubstr("control character (byte 0x04)"));
-  EXPECT_THAT(yaml_error("\xFF\xFEm\0o\0"), HasSubstr("not UTF-8"));
+  EXPECT_THAT(yaml_error(std::string("\xFF\xFEm\0o\0", 6)), HasSubstr("not UTF-8"));
   EXPECT_THAT(bad("output_dir: \"a\\0b\"\n"), HasSubstr("NUL"));
 }
 
