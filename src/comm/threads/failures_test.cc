@@ -57,7 +57,7 @@ TEST(Failures, ThrowingRankEndsTheWaitsOfAll) {
     EXPECT_EQ(outcome.error->code(), Code::kData);
     EXPECT_EQ(outcome.error->rank(), 1);
     EXPECT_EQ(outcome.error->where(), "rows.jsonl:7");
-    EXPECT_LT(outcome.seconds, 1.0);
+    EXPECT_LT(outcome.seconds, 5.0);
     ASSERT_EQ(static_cast<int>(outcome.consequences.size()), ranks - 1);
     EXPECT_EQ(outcome.consequences[0].code(), Code::kPeerLost);
     EXPECT_THAT(outcome.consequences[0].message(), HasSubstr("row 7 is bad"));
@@ -89,7 +89,7 @@ TEST(Failures, ReturningEarlyIsAnErrorNotAHang) {
   EXPECT_EQ(outcome.error->code(), Code::kInternal);
   EXPECT_THAT(outcome.error->message(), HasSubstr("rank 2 ended its work while axis world: rank "));
   EXPECT_THAT(outcome.error->message(), HasSubstr("barrier #2 (step 5)"));
-  EXPECT_LT(outcome.seconds, 1.0);
+  EXPECT_LT(outcome.seconds, 5.0);
 }
 
 TEST(Failures, AGroupGoesOnWithoutRanksOutsideIt) {
@@ -158,7 +158,7 @@ TEST(Failures, TimeoutNamesTheMissingRankAndItsLastCall) {
   EXPECT_THAT(outcome.error->message(), HasSubstr("waits in all_reduce #2 (step 2 norm)"));
   EXPECT_THAT(outcome.error->message(), HasSubstr("rank 1 last finished barrier #1 (step 1) on axis world"));
   EXPECT_THAT(outcome.error->message(), HasSubstr("never entered #2"));
-  EXPECT_LT(outcome.seconds, 1.0);
+  EXPECT_LT(outcome.seconds, 5.0);
 }
 
 // A victim of a timeout may report before the rank that has the real fault.
@@ -191,7 +191,7 @@ TEST(Failures, UnwindingWithWorkInFlightDoesNotHang) {
     ASSERT_TRUE(outcome.error);
     EXPECT_EQ(outcome.error->code(), Code::kNumerics);
     EXPECT_EQ(outcome.error->rank(), round % 4);
-    EXPECT_LT(outcome.seconds, 1.0);
+    EXPECT_LT(outcome.seconds, 5.0);
   }
 }
 
@@ -237,7 +237,7 @@ TEST(Failures, FaultPointsThrowInsideCollectives) {
   base::configure_faults("");
   ASSERT_TRUE(outcome.error);
   EXPECT_EQ(outcome.error->rank(), 1);
-  EXPECT_LT(outcome.seconds, 1.0);
+  EXPECT_LT(outcome.seconds, 5.0);
 }
 
 TEST(Failures, DifferentPartitionsAreFound) {

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/decorators.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "comm/world.h"
+
+namespace expertmesh::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+std::shared_ptr<Group> everyone(World& world, FaultPlan plan) {
+  std::vector<int> all;
+  for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
+  return make_faulty_group(world.make_group("slow", {all}), std::move(plan));
+}
+
+TEST(FaultyGroup, DelaysAndStillComputes) {
+  run_threads(2, {}, [](World& world) {
+    const auto group = everyone(world, {.delay = milliseconds(20)});
+    const auto start = Clock::now();
+    EXPECT_EQ(group->all_reduce_int(1, ReduceOp::kSum, "a"), 2);
+    group->barrier("b");
+    EXPECT_GE(Clock::now() - start, milliseconds(40));
+    EXPECT_EQ(group->all_gather_text("x", "c"), (std::vector<std::string>{"x", "x"}));
+    EXPECT_EQ(group->exchange_counts(std::vector<int64_t>{3, 3}, "d"), (std::vector<int64_t>{3, 3}));
+  });
+}
+
+TEST(FaultyGroup, BandwidthCountsOwnBytesAndIsHiddenByWork) {
+  run_threads(2, {}, [](World& world) {
+    const auto group = everyone(world, {.bytes_per_second = 2e5});
+    std::vector<float> values(10000, 1.0F);  // 200 ms
+    const auto start = Clock::now();
+    const auto work = group->all_reduce_async({{.data = values.data(), .count = 10000}}, ReduceOp::kSum, "a");
+    std::this_thread::sleep_for(milliseconds(220));
+    const auto before = Clock::now();
+    work->wait();
+    EXPECT_LT(Clock::now() - before, milliseconds(200));
+    EXPECT_EQ(values[9999], 2.0F);
+    group->all_reduce({{.data = values.data(), .count = 10000}}, ReduceOp::kSum, "b");
+    EXPECT_GE(Clock::now() - start, milliseconds(420));
+  });
+}
+
+TEST(FaultyGroup, ThrowsAtItsCall) {
+  try {
+    run_threads(2, {}, [](World& world) {
+      FaultPlan plan;
+      if (world.rank() == 1) {
+        plan.throw_at = 3;
+        plan.error = base::make_error(base::Code::kResources, "resources/memory", "out of memory in call 3");
+      }
+      const auto group = everyone(world, plan);
+      for (int call = 0; call < 5; ++call) group->barrier("b");
+    });
+    FAIL() << "nothing was thrown";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::Code::kResources);
+    EXPECT_EQ(error.rank(), 1);
+  }
+}
+
+TEST(FaultyGroup, ADroppedCallIsFoundByThePeers) {
+  try {
+    run_threads(2, {}, [](World& world) {
+      const auto group = everyone(world, {.drop_at = world.rank() == 0 ? 1U : 0U});
+      std::vector<float> value = {1.0F};
+      group->all_reduce({{.data = value.data(), .count = 1}}, ReduceOp::kSum, "first");
+      group->all_reduce({{.data = value.data(), .count = 1}}, ReduceOp::kSum, "second");
+    });
+    FAIL() << "nothing was thrown";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::Code::kInternal);
+    EXPECT_THAT(error.message(), HasSubstr("\"first\""));
+    EXPECT_THAT(error.message(), HasSubstr("\"second\""));
+  }
+}
+
+}  // namespace
+}  // namespace expertmesh::comm
