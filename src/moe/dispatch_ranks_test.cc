@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(Table, DispatchRanksTest, testing::ValuesIn([] {
                            for (const DispatcherInfo& info : dispatchers()) names.push_back(info.name);
                            return names;
                          }()),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& instance) { return std::string(instance.param); });
 
 TEST(ChoiceRuleRanks, NoneAndRankLimit) {
   comm::run_threads(2, {.timeout = std::chrono::seconds(60)}, [](comm::World& world) {

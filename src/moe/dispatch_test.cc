@@ -21,6 +21,13 @@ namespace {
 
 using testing::HasSubstr;
 
+Routing decided(const at::Tensor& ids_TK) {
+  Routing routing;
+  routing.decided = true;
+  routing.ids_TK = ids_TK;
+  return routing;
+}
+
 class DispatchTest : public testing::TestWithParam<std::string_view> {
  protected:
   DispatchTest() { TEST_poison_scratch(true); }
@@ -84,7 +91,7 @@ TEST_P(DispatchTest, BackwardInReverseOrder) {
   std::vector<at::Tensor> hidden, outs;
   for (const Problem* problem : {&first, &second}) {
     hidden.push_back(problem->hidden_TH.clone().set_requires_grad(true));
-    Routing routing{.decided = true, .ids_TK = problem->ids_TK};
+    Routing routing = decided(problem->ids_TK);
     outs.push_back(dispatcher_->forward(hidden.back(), problem->weights_TK, routing,
                                         {problem->gate_up_proj, problem->down_proj}, world_->all()));
   }
@@ -117,7 +124,7 @@ TEST_P(DispatchTest, FrozenInputsGetNoGradient) {
                            problem.down_proj.clone()};
     const at::Tensor expected[] = {all.hidden, all.weights, all.gate_up_proj, all.down_proj};
     inputs[which].set_requires_grad(true);
-    Routing routing{.decided = true, .ids_TK = problem.ids_TK};
+    Routing routing = decided(problem.ids_TK);
     dispatcher_->forward(inputs[0], inputs[1], routing, {inputs[2], inputs[3]}, world_->all())
         .backward(problem.grad_out_TH);
     for (int i = 0; i < 4; ++i) {
@@ -130,7 +137,7 @@ TEST_P(DispatchTest, FrozenInputsGetNoGradient) {
 TEST_P(DispatchTest, WithoutGradientNothingIsRecorded) {
   const Problem problem = make_problem({13, 16, 12, 8, 2}, 12);
   const at::Tensor hidden = problem.hidden_TH.clone().set_requires_grad(true);
-  Routing routing{.decided = true, .ids_TK = problem.ids_TK};
+  Routing routing = decided(problem.ids_TK);
   const at::NoGradGuard no_grad;
   const at::Tensor out = dispatcher_->forward(hidden, problem.weights_TK, routing,
                                               {problem.gate_up_proj, problem.down_proj}, world_->all());
@@ -179,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Table, DispatchTest, testing::ValuesIn([] {
                            for (const DispatcherInfo& info : dispatchers()) names.push_back(info.name);
                            return names;
                          }()),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& instance) { return std::string(instance.param); });
 
 TEST(Dispatchers, UnknownNameListsTheKnownOnes) {
   try {

@@ -5,6 +5,7 @@
 // result depends on which thread ran it.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 
 #include <atomic>
@@ -28,6 +29,7 @@ template <typename Body>
 void for_each_expert(const ExpertRows& rows, const Body& body) {
   std::atomic<int64_t> next{0};
   const auto work = [&](int64_t /*begin*/, int64_t /*end*/) {
+    const at::NoGradGuard no_graph;  // the workers do not inherit the caller's
     for (int64_t e = next++; e < rows.num_experts(); e = next++) {
       body(Task{e, rows.offsets[e], rows.offsets[e + 1] - rows.offsets[e]});
     }
