@@ -28,7 +28,7 @@ std::vector<Case> load_cases() {
   return cases;
 }
 
-std::string text_of(const Json& json, std::string_view key, std::string fallback = "") {
+std::string text_of(const Json& json, std::string_view key, const std::string& fallback = "") {
   const Json* value = json.find(key);
   return value == nullptr || value->try_string() == nullptr ? fallback : *value->try_string();
 }
@@ -224,6 +224,7 @@ TEST_P(DataCases, HasItsOutcome) {
   std::vector<std::string> markups = {"qwen3"};
   if (const Json* given = expected.find("given"); given != nullptr && given->find("markup") != nullptr) {
     markups.clear();
+    markups.reserve(4);
     for (const Json& markup : as_list(*given->find("markup"))) markups.push_back(*markup.try_string());
   }
   for (const std::string& markup : markups) {

@@ -73,7 +73,7 @@ class EntryReader {
 
   // All unknown keys at once, at the place of the first.
   void check_keys() const {
-    std::string message, hint;
+    std::string message;
     std::string place;
     for (const Node::Entry& entry : node_.entries) {
       if (std::ranges::find(kKeys, entry.key) != kKeys.end()) continue;
@@ -182,6 +182,7 @@ std::vector<DatasetEntry> read_info(const base::FileSystem& fs, const std::strin
         .at(path);
   }
   std::vector<DatasetEntry> entries;
+  entries.reserve(root.entries.size());
   for (const Node::Entry& entry : root.entries) entries.push_back(EntryReader(fs, entry).read());
   return entries;
 }

@@ -24,6 +24,7 @@ std::string many_rows() {
 
 std::vector<std::vector<int32_t>> all_ids(const Dataset& dataset) {
   std::vector<std::vector<int32_t>> ids;
+  ids.reserve(static_cast<size_t>(dataset.size()));
   for (int64_t i = 0; i < dataset.size(); ++i) ids.push_back(dataset.sample(i).input_ids);
   return ids;
 }
@@ -121,6 +122,7 @@ TEST(Resampling, DrawsAsPython) {
   base::PythonRandom random(42);
   const auto size = random.choices(3, 5);
   std::vector<int64_t> expected;
+  expected.reserve(7);
   for (const int64_t i : random.choices(5, 7)) expected.push_back(size[static_cast<size_t>(i)]);
   std::vector<int64_t> got;
   for (int64_t i = 0; i < dataset->size(); ++i) got.push_back(dataset->sample(i).input_ids[0]);

@@ -30,7 +30,7 @@ std::optional<TokenStore> TokenCache::try_get(const ContentHash& key) const {
   return TokenStore::try_open(fs_, path(key), key);
 }
 
-TokenStore TokenCache::put(const ContentHash& key, TokenContent content) {
+TokenStore TokenCache::put(const ContentHash& key, const TokenContent& content) {
   if (directory_.empty()) return TokenStore(content, key);
   try {
     fs_.make_directories(directory_);

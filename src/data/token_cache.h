@@ -17,7 +17,7 @@ class TokenCache {
 
   std::optional<TokenStore> try_get(const ContentHash& key) const;
   // Keeps the content and returns it as a store; where it cannot be written, a warning and a store in memory.
-  TokenStore put(const ContentHash& key, TokenContent content);
+  TokenStore put(const ContentHash& key, const TokenContent& content);
 
  private:
   std::string path(const ContentHash& key) const;

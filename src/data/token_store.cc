@@ -90,6 +90,15 @@ std::string temporary_name(const std::string& path) {
   return fmt::format("{}.tmp-{}-{}", path, ::getpid(), counter++);
 }
 
+// The error that brought us here is the one to report, not one of the removal.
+void remove_leftover(base::FileSystem& fs, const std::string& path) {
+  try {
+    fs.remove_file(path);
+  } catch (const base::Error& error) {
+    base::log_debug("{}", error.text());
+  }
+}
+
 }  // namespace
 
 bool TokenStore::attach(std::span<const std::byte> image, const ContentHash& key) {
@@ -152,10 +161,7 @@ void TokenStore::write(base::FileSystem& fs, const std::string& path, const Toke
     file->close();
     fs.rename(temporary, path);
   } catch (...) {
-    try {
-      fs.remove_file(temporary);
-    } catch (const base::Error&) {  // the first error is the one to report
-    }
+    remove_leftover(fs, temporary);
     throw;
   }
 }

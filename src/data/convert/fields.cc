@@ -48,8 +48,8 @@ const Json::Array& list(const Json& value, std::string_view what) {
   throw bad_row("{} must be a list, not {}", what, value.kind());
 }
 
-const Json& object(const Json& value, std::string_view what) {
-  if (value.is_object()) return value;
+void require_object(const Json& value, std::string_view what) {
+  if (value.is_object()) return;
   throw bad_row("{} must be an object, not {}", what, value.kind());
 }
 

@@ -27,7 +27,7 @@ const base::Json& require(const base::Json& object, std::string_view key, std::s
 // `what` names the value in messages: "output", "message 2: content".
 const std::string& text(const base::Json& value, std::string_view what);
 const base::Json::Array& list(const base::Json& value, std::string_view what);
-const base::Json& object(const base::Json& value, std::string_view what);
+void require_object(const base::Json& value, std::string_view what);
 
 // A loss_weight: a finite number of at least 0.
 float weight(const base::Json& value, std::string_view what);

@@ -28,7 +28,7 @@ void check_spelling(const Json& object, std::span<const std::string_view> known,
 
 Block read_block(const Json& item, const std::string& what) {
   constexpr std::array<std::string_view, 2> kKnown = {"type", "value"};
-  fields::object(item, what);
+  fields::require_object(item, what);
   check_spelling(item, kKnown, what);
   const std::string& type = fields::text(fields::require(item, "type", what + ": type"), what + ": type");
   if (type == "image_url" || type == "video_url" || type == "audio_url") {
@@ -41,7 +41,7 @@ Block read_block(const Json& item, const std::string& what) {
 
 Message read_message(const Json& item, const std::string& what) {
   constexpr std::array<std::string_view, 3> kKnown = {"role", "content", "loss_weight"};
-  fields::object(item, what);
+  fields::require_object(item, what);
   check_spelling(item, kKnown, what);
   const std::string& role = fields::text(fields::require(item, "role", what + ": role"), what + ": role");
   const auto known = try_role(role);

@@ -20,7 +20,7 @@ void read_content(const Json& content, const std::string& what, Message& message
   }
   if (!content.is_array()) throw bad_row("{}: content must be a string, not {}", what, content.kind());
   for (const Json& part : *content.try_array()) {
-    fields::object(part, what + ": content part");
+    fields::require_object(part, what + ": content part");
     const std::string& type = fields::text(fields::require(part, "type", what + ": type of a content part"), "type");
     if (type != "text") {
       auto error = bad_row("{} has a content part of type {}: only text is supported", what, type);
@@ -37,8 +37,9 @@ void read_content(const Json& content, const std::string& what, Message& message
 
 // {"type": "function", "function": {"name": ..., "arguments": JSON text or an object}}
 std::string read_call(const Json& call, const std::string& what) {
-  fields::object(call, what);
-  const Json& function = fields::object(fields::require(call, "function", what + ": function"), what + ": function");
+  fields::require_object(call, what);
+  const Json& function = fields::require(call, "function", what + ": function");
+  fields::require_object(function, what + ": function");
   const std::string& name = fields::text(fields::require(function, "name", what + ": name"), what + ": name");
   Json arguments = fields::require(function, "arguments", what + ": arguments");
   if (const std::string* json = arguments.try_string()) {
@@ -63,7 +64,7 @@ float read_weight(const Json& item, Role role, const std::string& what) {
 }
 
 Message read_message(const Json& item, const std::string& what) {
-  fields::object(item, what);
+  fields::require_object(item, what);
   const std::string& role = fields::text(fields::require(item, "role", what + ": role"), what + ": role");
   const auto known = try_role(role);
   if (!known) {

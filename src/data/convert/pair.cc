@@ -14,7 +14,7 @@ std::vector<Message> read_side(const Json& json, const std::string& name) {
   std::vector<Message> messages;
   for (const Json& item : fields::list(fields::require(json, name, name), name)) {
     const std::string what = fmt::format("{}, message {}", name, messages.size() + 1);
-    fields::object(item, what);
+    fields::require_object(item, what);
     const std::string& role = fields::text(fields::require(item, "role", what + ": role"), what + ": role");
     const auto known = try_role(role);
     if (!known) {

@@ -42,7 +42,7 @@ Message read_calls(const std::string& value, const std::string& what) {
 }
 
 Message read_turn(const Json& turn, const std::string& what) {
-  fields::object(turn, what);
+  fields::require_object(turn, what);
   const std::string& from = fields::text(fields::require(turn, "from", what + ": from"), what + ": from");
   const std::string& value = fields::text(fields::require(turn, "value", what + ": value"), what + ": value");
   for (const From& known : kFrom) {
