@@ -101,12 +101,9 @@ std::string format_table(const std::vector<train::TableSection>& table) {
   return text;
 }
 
-void Console::set_output_dir(const std::string& output_dir) {
+void Console::on_start(const std::vector<train::TableSection>& table, const std::string& output_dir) {
   output_dir_ = output_dir;
   log_ = std::make_unique<train::LogFile>(*fs_, output_dir);
-}
-
-void Console::on_start(const std::vector<train::TableSection>& table) {
   line_.clear();
   std::fputs(format_table(table).c_str(), stdout);
   std::fflush(stdout);

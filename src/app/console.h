@@ -48,14 +48,11 @@ class Console : public train::Observer {
  public:
   explicit Console(StatusLine& line) : line_(line) {}
 
-  void on_start(const std::vector<train::TableSection>& table) override;
+  void on_start(const std::vector<train::TableSection>& table, const std::string& output_dir) override;
   void on_step(const train::StepRecord& record) override;
   void on_save(const std::string& what, double done_fraction) override;
   void on_end(const train::RunSummary& summary) override;
   bool wants_stop() const override;
-
-  // Where the log file and the curve go; before on_start.
-  void set_output_dir(const std::string& output_dir);
 
  private:
   void show_bar(const train::StepRecord& record);

@@ -46,7 +46,8 @@ struct RunSummary {
 class Observer {
  public:
   virtual ~Observer() = default;
-  virtual void on_start(const std::vector<TableSection>& table) = 0;
+  // `output_dir` exists.
+  virtual void on_start(const std::vector<TableSection>& table, const std::string& output_dir) = 0;
   virtual void on_step(const StepRecord& record) = 0;
   virtual void on_save(const std::string& what, double done_fraction) = 0;  // a long save moves
   virtual void on_end(const RunSummary& summary) = 0;

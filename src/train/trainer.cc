@@ -55,7 +55,8 @@ class Trainer {
     load_weights(*job_.weights, model_);
     optimizer_ = make_optimizer(config_.optim, model_.parameters());
     warm_up();
-    if (is_main()) observer_.on_start(start_table(job_, model_, *optimizer_, world_, total_steps_, output_dir_));
+    if (is_main())
+      observer_.on_start(start_table(job_, model_, *optimizer_, world_, total_steps_, output_dir_), output_dir_);
     const auto start = Clock::now();
     while (step_ < total_steps_ && !summary_.was_stopped) one_step();
     summary_.seconds = seconds_since(start);
