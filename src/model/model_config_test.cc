@@ -126,7 +126,7 @@ TEST_P(ConfigCase, HasTheOutcomeThatIsExpected) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ConfigCase, testing::ValuesIn(config_names()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& instance) { return instance.param; });
 
 // --- beyond the cases: one sound file, one key changed ---
 

@@ -101,7 +101,7 @@ TEST_P(NativeOperators, AttentionByDocuments) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, NativeOperators, testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& info) { return std::string(info.param == at::kFloat ? "Fp32" : "Bf16"); });
+                         [](const auto& instance) { return std::string(instance.param == at::kFloat ? "Fp32" : "Bf16"); });
 
 TEST(Attention, DocumentsDoNotSeeEachOther) {
   at::manual_seed(5);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every golden model, built and loaded whole on one rank in fp32: log-probabilities of the rows, loss of the first step
 // and its gradients, with the native and with the reference operators.
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -199,7 +200,7 @@ TEST_P(ModelGolden, ReferenceOperatorsGiveTheFirstGradients) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ModelGolden, testing::ValuesIn(golden::golden_names()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& instance) { return instance.param; });
 
 // bf16 rounds the weights, so the scores differ; they stay near those of fp32.
 TEST(ModelBf16, ScoresStayNearFp32) {
