@@ -2,105 +2,33 @@
 #include "ckpt/model_files.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/check.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "ckpt/fault_list.h"
+#include "ckpt/model_index.h"
 
 namespace expertmesh::ckpt {
 namespace {
 
 using base::Error;
 using base::join_path;
-using base::Json;
 using base::make_error;
 
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-struct WeightMap {
-  std::vector<std::string> files;                            // in order of first mention
-  std::vector<std::pair<std::string, std::string>> tensors;  // name -> file
-  int64_t total_size = -1;
-};
-
-class IndexReader {
- public:
-  IndexReader(const base::FileSystem& fs, const std::string& directory)
-      : fs_(fs), directory_(directory), path_(join_path(directory, kIndex)) {}
-
-  WeightMap read() const {
-    const Json* map = nullptr;
-    const Json index = parse();
-    map = index.find("weight_map");
-    if (map == nullptr || !map->is_object()) throw fail("weight_map is missing or no object");
-    WeightMap result;
-    std::set<std::string_view> seen;
-    for (const auto& [tensor, value] : *map->try_object()) {
-      const std::string* file = value.try_string();
-      if (file == nullptr)
-        throw fail(fmt::format("weight_map of {} is {}, not a file name", display_name(tensor), value.kind()));
-      result.tensors.emplace_back(tensor, *file);
-      if (seen.insert(*file).second) {
-        check_name(*file, tensor);
-        result.files.push_back(*file);
-      }
-    }
-    if (result.files.empty()) throw fail("weight_map is empty");
-    if (const Json* metadata = index.find("metadata")) {
-      if (const Json* total = metadata->find("total_size")) result.total_size = total->try_int64().value_or(-1);
-    }
-    check_exist(result.files);
-    return result;
+void check_exist(const base::FileSystem& fs, const std::string& directory, const std::vector<std::string>& files) {
+  FaultList missing;
+  for (const std::string& file : files) {
+    if (!fs.stat(join_path(directory, file)).is_regular) missing.add("missing files", display_name(file));
   }
-
- private:
-  Error fail(const std::string& message) const { return std::move(Error(fs_.code(), "ckpt/index", message).at(path_)); }
-
-  Json parse() const {
-    const std::string text = fs_.read_all(path_);
-    try {
-      Json index = base::parse_json(text, {.max_depth = 8});
-      if (!index.is_object()) throw fail(fmt::format("the index is {}, not an object", index.kind()));
-      return index;
-    } catch (const base::JsonError& error) {
-      throw std::move(Error(fs_.code(), "ckpt/index", "not valid JSON: " + error.message)
-                          .at(fmt::format("{}:{}:{}", path_, error.line, error.column)));
-    }
-  }
-
-  void check_name(const std::string& file, const std::string& tensor) const {
-    const bool is_plain = !file.empty() && file.front() != '/' && file.find('\0') == std::string::npos &&
-                          ("/" + file + "/").find("/../") == std::string::npos;
-    if (!is_plain) {
-      throw std::move(fail(fmt::format("tensor {} is said to be in {}, which is outside of the model directory",
-                                       display_name(tensor), display_name(file)))
-                          .hint("A shard is named by its path inside the directory."));
-    }
-    if (!file.ends_with(".safetensors")) {
-      throw std::move(fail(fmt::format("tensor {} is said to be in {}, which is no .safetensors file",
-                                       display_name(tensor), display_name(file))));
-    }
-  }
-
-  void check_exist(const std::vector<std::string>& files) const {
-    FaultList missing;
-    for (const std::string& file : files) {
-      if (!fs_.stat(join_path(directory_, file)).is_regular) missing.add("missing files", display_name(file));
-    }
-    if (!missing.empty()) {
-      throw std::move(fail(fmt::format("{} of {} named weight files are not there: {}", missing.count(), files.size(),
-                                       missing.text()))
-                          .hint("Download the missing files."));
-    }
-  }
-
-  const base::FileSystem& fs_;
-  const std::string& directory_;
-  std::string path_;
-};
+  if (missing.empty()) return;
+  throw make_error(fs.code(), "ckpt/index", "{} of {} named weight files are not there: {}", missing.count(),
+                   files.size(), missing.text())
+      .at(join_path(directory, kIndex))
+      .hint("Download the missing files.");
+}
 
 // Files of a hub cache are links from REPO/snapshots/REVISION into REPO/blobs.
 std::string blobs_of(const std::string& real_directory) {
@@ -158,35 +86,38 @@ ModelFiles::ModelFiles(const base::FileSystem& fs, std::string directory)
 }
 
 void ModelFiles::add_indexed(const base::FileSystem& fs) {
-  const WeightMap map = IndexReader(fs, directory_).read();
-  for (const std::string& name : map.files) add_file(fs, name);
+  const std::string path = join_path(directory_, kIndex);
+  const ModelIndex index = read_model_index(fs, path);
+  check_exist(fs, directory_, index.files);
+  for (const std::string& name : index.files) add_file(fs, name);
   index_tensors();
+  compare_with(index, path);
+  if (index.total_size >= 0 && static_cast<uint64_t>(index.total_size) != total_bytes()) {
+    base::log_warn("{}: total_size is {}, but the tensors take {} bytes", path, index.total_size, total_bytes());
+  }
+}
 
+void ModelFiles::compare_with(const ModelIndex& index, const std::string& path) const {
   FaultList faults;
-  std::set<std::string_view> promised;
-  for (const auto& [name, file] : map.tensors) {
-    promised.insert(name);
+  for (const auto& [name, file] : index.tensors) {
     const ModelTensor* tensor = find(name);
-    if (tensor == nullptr || file_names_[tensor->file] != file) {
-      faults.add("not where the index says", fmt::format("{} (not in {})", display_name(name), file));
+    if (tensor == nullptr || tensor->file != file) {
+      faults.add("not where the index says", fmt::format("{} (not in {})", display_name(name), index.files[file]));
     }
   }
   for (const ModelTensor& tensor : tensors_) {
-    if (!promised.contains(tensor.info.name)) {
-      faults.add("not in the index",
-                 fmt::format("{} (in {})", display_name(tensor.info.name), file_names_[tensor.file]));
+    const auto& name = tensor.info.name;
+    const auto at = std::lower_bound(index.tensors.begin(), index.tensors.end(), name,
+                                     [](const auto& entry, const std::string& key) { return entry.first < key; });
+    if (at == index.tensors.end() || at->first != name) {
+      faults.add("not in the index", fmt::format("{} (in {})", display_name(name), file_names_[tensor.file]));
     }
   }
-  if (!faults.empty()) {
-    throw make_error(code_, "ckpt/index", "index and files disagree about {}: {}", faults.count_text("tensor"),
-                     faults.text())
-        .at(join_path(directory_, kIndex))
-        .hint("Download the model again.");
-  }
-  if (map.total_size >= 0 && static_cast<uint64_t>(map.total_size) != total_bytes()) {
-    base::log_warn("{}: total_size is {}, but the tensors take {} bytes", join_path(directory_, kIndex), map.total_size,
-                   total_bytes());
-  }
+  if (faults.empty()) return;
+  throw make_error(code_, "ckpt/index", "index and files disagree about {}: {}", faults.count_text("tensor"),
+                   faults.text())
+      .at(path)
+      .hint("Download the model again.");
 }
 
 void ModelFiles::add_file(const base::FileSystem& fs, const std::string& name) {

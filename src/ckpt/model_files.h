@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "ckpt/model_index.h"
 #include "ckpt/safetensors.h"
 
 namespace expertmesh::ckpt {
@@ -45,6 +46,7 @@ class ModelFiles {
   void add_file(const base::FileSystem& fs, const std::string& name);
   void add_indexed(const base::FileSystem& fs);
   void index_tensors();
+  void compare_with(const ModelIndex& index, const std::string& path) const;
 
   std::string directory_;
   base::Code code_;

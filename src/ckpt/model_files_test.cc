@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "ckpt/safetensors_writer.h"
@@ -116,12 +117,25 @@ TEST_F(ModelFilesTest, LinksOfTheHubsCacheAreFollowed) {
 
 TEST_F(ModelFilesTest, MalformedIndex) {
   test::write(dir_.path("model.safetensors.index.json"), "{\"weight_map\": {\n \"a\": }}");
-  EXPECT_THAT(refusal(), HasSubstr("index.json:2:7: not valid JSON"));
+  EXPECT_THAT(refusal(), HasSubstr("index.json:2:7: bad index (JSON)"));
   for (const char* text : {"[]", "{}", "{\"weight_map\":[]}", "{\"weight_map\":{}}", "{\"weight_map\":{\"a\":1}}",
                            "{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"x.safetensors\"}}"}) {
     test::write(dir_.path("model.safetensors.index.json"), text);
     EXPECT_THAT(refusal(), HasSubstr("model.safetensors.index.json")) << text;
   }
+}
+
+TEST_F(ModelFilesTest, HugeIndexStaysWithinTheMemoryOfItsText) {
+  std::string map = "{";
+  for (int i = 0; i < 300'000; ++i) {
+    map += fmt::format("{}\"model.layers.{}.mlp.experts.{}.weight\":\"a.safetensors\"", i == 0 ? "" : ",", i / 1000, i);
+  }
+  index(map + "}");
+  struct rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  EXPECT_THAT(refusal(), HasSubstr("1 of 1 named weight files"));
+  ::getrusage(RUSAGE_SELF, &after);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, static_cast<long>(2 * map.size() >> 10) + (64 << 10));
 }
 
 TEST_F(ModelFilesTest, WrongTotalSizeIsNoError) {
