@@ -156,7 +156,7 @@ TEST_P(DispatchRanksTest, RecomputeWithKeptRouting) {
 
 INSTANTIATE_TEST_SUITE_P(Table, DispatchRanksTest, testing::ValuesIn([] {
                            std::vector<std::string_view> names;
-                           for (const DispatcherInfo& info : dispatchers()) names.push_back(info.name);
+                           for (const DispatcherInfo& row : dispatchers()) names.push_back(row.name);
                            return names;
                          }()),
                          [](const auto& instance) { return std::string(instance.param); });

@@ -138,9 +138,12 @@ TEST_P(DispatchTest, WithoutGradientNothingIsRecorded) {
   const Problem problem = make_problem({13, 16, 12, 8, 2}, 12);
   const at::Tensor hidden = problem.hidden_TH.clone().set_requires_grad(true);
   Routing routing = decided(problem.ids_TK);
-  const at::NoGradGuard no_grad;
-  const at::Tensor out = dispatcher_->forward(hidden, problem.weights_TK, routing,
-                                              {problem.gate_up_proj, problem.down_proj}, world_->all());
+  const auto forward = [&] {
+    const at::NoGradGuard no_grad;
+    return dispatcher_->forward(hidden, problem.weights_TK, routing, {problem.gate_up_proj, problem.down_proj},
+                                world_->all());
+  };
+  const at::Tensor out = forward();
   EXPECT_FALSE(out.requires_grad());
   EXPECT_TRUE(bitwise_equal(out, run(problem).out));
 }
@@ -183,7 +186,7 @@ TEST_P(DispatchTest, ExpertPickedTwiceIsAnError) {
 
 INSTANTIATE_TEST_SUITE_P(Table, DispatchTest, testing::ValuesIn([] {
                            std::vector<std::string_view> names;
-                           for (const DispatcherInfo& info : dispatchers()) names.push_back(info.name);
+                           for (const DispatcherInfo& row : dispatchers()) names.push_back(row.name);
                            return names;
                          }()),
                          [](const auto& instance) { return std::string(instance.param); });
@@ -196,6 +199,49 @@ TEST(Dispatchers, UnknownNameListsTheKnownOnes) {
     EXPECT_EQ(error.code(), base::Code::kConfig);
     EXPECT_THAT(error.text(), HasSubstr("eager"));
   }
+}
+
+// The two implementations of the experts, through eager.
+class ExpertMlpChoice : public testing::Test {
+ protected:
+  ExpertMlpChoice() { TEST_poison_scratch(true); }
+  ~ExpertMlpChoice() override { TEST_use_expert_mlp(nullptr); }
+
+  Gradients run(const Problem& problem, const ExpertMlp& mlp) {
+    TEST_use_expert_mlp(&mlp);
+    return dispatcher_gradients(problem, *make_dispatcher("eager"), world_->all());
+  }
+
+  std::unique_ptr<comm::World> world_ = comm::make_single_world();
+};
+
+TEST_F(ExpertMlpChoice, ReferenceEqualsALoop) {
+  const Problem problem = make_problem({37, 60, 37, 12, 5}, 2);
+  const Gradients loop = loop_gradients(problem.to(at::kDouble));
+  const Gradients got = run(problem, reference_expert_mlp());
+  EXPECT_LT(max_difference(got.out, loop.out), 2e-6);
+  EXPECT_LT(max_difference(got.hidden, loop.hidden), 2e-6);
+  EXPECT_LT(max_difference(got.weights, loop.weights), 2e-6);
+  EXPECT_LT(max_difference(got.gate_up_proj, loop.gate_up_proj), 2e-6);
+  EXPECT_LT(max_difference(got.down_proj, loop.down_proj), 2e-6);
+}
+
+TEST_F(ExpertMlpChoice, NativeIsAsNearToFp32AsTheReference) {
+  double native[5] = {}, reference[5] = {};
+  for (int64_t seed = 30; seed < 40; ++seed) {
+    const Problem problem = make_problem({48, 64, 48, 8, 3}, seed).to(at::kBFloat16);
+    const Gradients exact = loop_gradients(problem.to(at::kDouble));
+    const auto add = [&](double* distance, const Gradients& got) {
+      distance[0] += frobenius_difference(got.out, exact.out);
+      distance[1] += frobenius_difference(got.hidden, exact.hidden);
+      distance[2] += frobenius_difference(got.weights, exact.weights);
+      distance[3] += frobenius_difference(got.gate_up_proj, exact.gate_up_proj);
+      distance[4] += frobenius_difference(got.down_proj, exact.down_proj);
+    };
+    add(native, run(problem, native_expert_mlp()));
+    add(reference, run(problem, reference_expert_mlp()));
+  }
+  for (int i = 0; i < 5; ++i) EXPECT_LT(native[i], 1.1 * reference[i]) << i;
 }
 
 // DISP-07: rows of the buffers that belong to no expert are never read.

@@ -1,11 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/expert_mlp.h"
 
+#include <atomic>
+
 #include "moe/scratch.h"
 
 namespace expertmesh::moe {
+namespace {
+
+std::atomic<const ExpertMlp*> g_forced{nullptr};
+
+}  // namespace
+
+void TEST_use_expert_mlp(const ExpertMlp* mlp) { g_forced.store(mlp); }
 
 const ExpertMlp& choose_expert_mlp(at::ScalarType dtype) {
+  if (const ExpertMlp* forced = g_forced.load(std::memory_order_relaxed)) return *forced;
   return native_expert_mlp().supports(dtype) ? native_expert_mlp() : reference_expert_mlp();
 }
 

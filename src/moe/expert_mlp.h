@@ -64,6 +64,8 @@ const ExpertMlp& native_expert_mlp();
 
 // The fastest one that runs this dtype.
 const ExpertMlp& choose_expert_mlp(at::ScalarType dtype);
+// For tests and benchmarks: all choices from now on; nullptr: the above.
+void TEST_use_expert_mlp(const ExpertMlp* mlp);
 
 // Tensors for the needed gradients, not yet written.
 ExpertGrads new_expert_grads(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,

@@ -41,7 +41,7 @@ TEST(SourcePlan, NoTokens) {
 
 TEST(SourcePlan, ExpertPickedTwiceIsNamed) {
   EXPECT_THAT(internal_error({3, 3}, 2, 4), HasSubstr("token 0 was routed to expert 3 twice"));
-  EXPECT_THAT(internal_error({0, 1, 2, 2, 1, 3}, 3, 4), HasSubstr("token 1 was routed"));
+  EXPECT_THAT(internal_error({0, 1, 2, 2, 1, 2}, 3, 4), HasSubstr("token 1 was routed"));
   EXPECT_EQ(internal_error({3, 0, 3, 1}, 2, 4), "");
 }
 

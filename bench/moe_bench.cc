@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// One MoE layer, forward and backward, on this machine: the experts' products alone (a loop of at::mm), and each
+// implementation of the expert MLP through the eager dispatcher. Runs of all candidates are interleaved.
+//   moe_bench [tokens hidden width experts top_k] [--ranks N] [--threads N] [--rounds N]
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "comm/world.h"
+#include "moe/dispatcher.h"
+#include "moe/expert_mlp.h"
+
+namespace expertmesh {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Sizes {
+  int64_t tokens = 1024, hidden = 512, width = 192, experts = 64, top_k = 8;  // a rank's; of the bench-size model
+  int ranks = 2, threads = 1, rounds = 9;
+
+  double gflop() const { return 18e-9 * static_cast<double>(tokens * top_k * hidden * width); }  // of one rank
+};
+
+Sizes parse(int argc, char** argv) {
+  Sizes sizes;
+  int64_t* positional[] = {&sizes.tokens, &sizes.hidden, &sizes.width, &sizes.experts, &sizes.top_k};
+  size_t next = 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const auto value = [&] { return i + 1 < argc ? std::atoi(argv[++i]) : 1; };
+    if (word == "--ranks") {
+      sizes.ranks = value();
+    } else if (word == "--threads") {
+      sizes.threads = value();
+    } else if (word == "--rounds") {
+      sizes.rounds = value();
+    } else if (next < std::size(positional)) {
+      *positional[next++] = std::atoll(argv[i]);
+    }
+  }
+  return sizes;
+}
+
+// One rank's layer: leaves, and what the products alone work on.
+struct Layer {
+  Layer(const Sizes& sizes, int rank) {
+    const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank + 1));
+    const auto bf16 = [&](std::vector<int64_t> shape, double scale) {
+      return (at::randn(shape, generator, at::kFloat) * scale).to(at::kBFloat16);
+    };
+    const int64_t local = sizes.experts / sizes.ranks;
+    hidden = bf16({sizes.tokens, sizes.hidden}, 1).set_requires_grad(true);
+    grad = bf16({sizes.tokens, sizes.hidden}, 1);
+    gate_up = bf16({local, 2 * sizes.width, sizes.hidden}, 0.04).set_requires_grad(true);
+    down = bf16({local, sizes.hidden, sizes.width}, 0.07).set_requires_grad(true);
+    const at::Tensor scores = at::rand({sizes.tokens, sizes.experts}, generator, at::kFloat);
+    ids = scores.argsort(int64_t{1}, false).slice(1, 0, sizes.top_k).contiguous();
+    weights = at::rand({sizes.tokens, sizes.top_k}, generator, at::kFloat).set_requires_grad(true);
+  }
+
+  void step(const moe::Dispatcher& dispatcher, comm::Group& ep) {
+    moe::Routing routing;
+    routing.ids_TK = ids;
+    routing.decided = true;
+    dispatcher.forward(hidden, weights, routing, {gate_up, down}, ep).backward(grad);
+    for (const at::Tensor* leaf : {&hidden, &weights, &gate_up, &down}) leaf->mutable_grad().reset();
+  }
+
+  at::Tensor hidden, grad, gate_up, down, ids, weights;
+};
+
+// The six products of an expert with the mean number of rows, for all local experts.
+class Products {
+ public:
+  Products(const Sizes& sizes, const Layer& layer)
+      : rows_(sizes.tokens * sizes.top_k * sizes.ranks / sizes.experts),
+        gate_up_(layer.gate_up.detach()),
+        down_(layer.down.detach()),
+        x_(at::randn({rows_, sizes.hidden}, at::kFloat).to(at::kBFloat16)),
+        h_(at::randn({rows_, 2 * sizes.width}, at::kFloat).to(at::kBFloat16)),
+        a_(at::randn({rows_, sizes.width}, at::kFloat).to(at::kBFloat16)) {}
+
+  void run() const {
+    at::parallel_for(0, gate_up_.size(0), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e) run_expert(gate_up_[e], down_[e]);
+    });
+  }
+
+ private:
+  void run_expert(const at::Tensor& gate_up, const at::Tensor& down) const {
+    at::mm(x_, gate_up.t());
+    at::mm(a_, down.t());
+    at::mm(x_, down);
+    at::mm(h_, gate_up);
+    at::mm(x_.t(), a_);
+    at::mm(h_.t(), x_);
+  }
+
+  int64_t rows_;
+  at::Tensor gate_up_, down_, x_, h_, a_;
+};
+
+struct Candidate {
+  std::string name;
+  std::function<void()> run;
+  std::vector<double> seconds{};
+};
+
+void bench(const Sizes& sizes, comm::World& world) {
+  at::set_num_threads(sizes.threads);
+  Layer layer(sizes, world.rank());
+  const Products products(sizes, layer);
+  std::vector<Candidate> candidates{{"products alone", [&] { products.run(); }}};
+  for (const moe::ExpertMlp* mlp : {&moe::reference_expert_mlp(), &moe::native_expert_mlp()}) {
+    candidates.push_back({fmt::format("eager, {} experts", mlp->name), [&, mlp] {
+                            moe::TEST_use_expert_mlp(mlp);
+                            world.all().barrier("bench");
+                            layer.step(*moe::make_dispatcher("eager"), world.all());
+                          }});
+  }
+  for (int round = 0; round < sizes.rounds; ++round) {
+    for (Candidate& candidate : candidates) {
+      world.all().barrier("bench");
+      const auto start = Clock::now();
+      candidate.run();
+      world.all().barrier("bench");
+      candidate.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    }
+  }
+  if (world.rank() != 0) return;
+  for (Candidate& candidate : candidates) {
+    std::sort(candidate.seconds.begin(), candidate.seconds.end());
+    const double best = candidate.seconds.front(), median = candidate.seconds[candidate.seconds.size() / 2];
+    fmt::print("{:28} best {:7.2f} ms  median {:7.2f} ms  {:6.1f} GFLOP/s a rank\n", candidate.name, best * 1e3,
+               median * 1e3, sizes.gflop() / best);
+  }
+}
+
+}  // namespace
+}  // namespace expertmesh
+
+int main(int argc, char** argv) {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  const expertmesh::Sizes sizes = expertmesh::parse(argc, argv);
+  fmt::print("tokens {} hidden {} width {} experts {} top_k {}: {} ranks, {} threads a rank, {:.1f} GFLOP a rank\n",
+             sizes.tokens, sizes.hidden, sizes.width, sizes.experts, sizes.top_k, sizes.ranks, sizes.threads,
+             sizes.gflop());
+  expertmesh::comm::run_threads(sizes.ranks, {},
+                                [&](expertmesh::comm::World& world) { expertmesh::bench(sizes, world); });
+}
