@@ -14,6 +14,9 @@ namespace expertmesh::comm {
 
 using WaitClock = std::chrono::steady_clock;
 
+// Timeouts beyond this mean "for ever"; adding one to a time cannot overflow.
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 10);
+
 // Counts arrivals; `target` is the count of arrivals at which waiters go on. Counts only grow (and wrap).
 class alignas(64) Meet {
  public:

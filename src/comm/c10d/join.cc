@@ -3,6 +3,7 @@
 #include <c10/util/Logging.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 
@@ -140,7 +141,9 @@ class ProcessWorld : public World {
 
 }  // namespace
 
-std::unique_ptr<World> try_join_launcher(const WorldOptions& options) {
+std::unique_ptr<World> try_join_launcher(const WorldOptions& given) {
+  WorldOptions options = given;
+  options.timeout = std::min(options.timeout, kLongestTimeout);
   register_c10_translator();
   auto launch = find_launch([](const char* name) { return std::getenv(name); });
   if (!launch) return nullptr;

@@ -22,6 +22,7 @@ GroupState::GroupState(std::string axis, std::vector<int> ranks)
 }
 
 ThreadsJob::ThreadsJob(int size, WorldOptions options) : options_(std::move(options)) {
+  options_.timeout = std::min(options_.timeout, kLongestTimeout);
   const int spins = spins_for(size);
   for (int rank = 0; rank < size; ++rank) ranks_.push_back(std::make_unique<Rank>(spins));
 }

@@ -71,10 +71,14 @@ void rank_main(const std::shared_ptr<ThreadsJob>& job, int rank, const std::func
   job->thread_ended();
 }
 
-[[noreturn]] void exit_stuck(const base::Error& cause) {
-  base::log_line(base::LogLevel::kError, cause.text());
+// Threads cannot be killed: report, and end the process.
+[[noreturn]] void leave_stuck(const FailureReport& report, const WorldOptions& options,
+                              const std::function<void(const base::Error&)>& on_stuck) noexcept {
+  if (options.on_failure) options.on_failure(report);
+  if (on_stuck) on_stuck(report.cause);
+  base::log_line(base::LogLevel::kError, report.cause.text());
   base::log_line(base::LogLevel::kError, "a rank did not come back after this; leaving the process");
-  std::_Exit(static_cast<int>(cause.code()));
+  std::_Exit(static_cast<int>(report.cause.code()));
 }
 
 }  // namespace
@@ -99,13 +103,11 @@ void run_threads(int size, const WorldOptions& options, const std::function<void
 
   const bool is_stuck = !job->wait_for_threads();
   const auto report = job->failure();
-  if (report && options.on_failure) options.on_failure(*report);
-  if (is_stuck) {
-    if (on_stuck) on_stuck(report->cause);
-    exit_stuck(report->cause);
-  }
+  if (is_stuck) leave_stuck(*report, options, on_stuck);
   for (std::thread& thread : threads) thread.join();
-  if (report) throw report->cause;
+  if (!report) return;
+  if (options.on_failure) options.on_failure(*report);
+  throw report->cause;
 }
 
 }  // namespace expertmesh::comm
