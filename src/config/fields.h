@@ -48,7 +48,7 @@ E read_choice(const Node& node) {
 }
 
 // A list of text; comma text too where the key takes it.
-std::vector<std::string> read_text_list(const Node& node, const ReadContext& context, bool takes_comma_text);
+std::vector<std::string> read_text_list(const Node& node, bool takes_comma_text);
 base::Json write_text_list(const std::vector<std::string>& list);
 
 // "a, b" without blanks and empty parts.
@@ -150,10 +150,8 @@ class Rows {
 
   void text_list(std::string key, std::vector<std::string> Owner::* member, bool takes_comma_text, std::string doc) {
     Field field = start(std::move(key), list_type(takes_comma_text), "", std::move(doc), true);
-    field.read = [owner = owner_, member, takes_comma_text](const Node& node, const ReadContext& context,
-                                                            Config& config) {
-      config.*owner.*member =
-          node.is_null() ? std::vector<std::string>() : read_text_list(node, context, takes_comma_text);
+    field.read = [owner = owner_, member, takes_comma_text](const Node& node, const ReadContext&, Config& config) {
+      config.*owner.*member = node.is_null() ? std::vector<std::string>() : read_text_list(node, takes_comma_text);
     };
     field.write = [owner = owner_, member](const Config& config) { return write_text_list(config.*owner.*member); };
     fields_.push_back(std::move(field));
@@ -162,11 +160,10 @@ class Rows {
   void text_list(std::string key, std::optional<std::vector<std::string>> Owner::* member, bool takes_comma_text,
                  std::string doc) {
     Field field = start(std::move(key), list_type(takes_comma_text), "", std::move(doc), true);
-    field.read = [owner = owner_, member, takes_comma_text](const Node& node, const ReadContext& context,
-                                                            Config& config) {
+    field.read = [owner = owner_, member, takes_comma_text](const Node& node, const ReadContext&, Config& config) {
       auto& value = config.*owner.*member;
       value.reset();
-      if (!node.is_null()) value = read_text_list(node, context, takes_comma_text);
+      if (!node.is_null()) value = read_text_list(node, takes_comma_text);
     };
     field.write = [owner = owner_, member](const Config& config) {
       const auto& value = config.*owner.*member;
@@ -192,8 +189,8 @@ class Rows {
     return takes_comma_text ? "list of text, or text with commas" : "list of text";
   }
 
-  static std::string nonempty_text(const Node& node, const ReadContext& context) {
-    std::string value = read_text(node, context.any_scalar_is_text);
+  static std::string nonempty_text(const Node& node, const ReadContext&) {
+    std::string value = read_text(node, node.is_override);
     if (value.find_first_not_of(" \t\n") == std::string::npos) {
       throw ValueError{"is empty, expected text", "Leave the key out, or give a value."};
     }

@@ -249,6 +249,30 @@ TEST(Load, Warnings) {
               ElementsAre(HasSubstr("min_lr_ratio has no effect with constant")));
 }
 
+// The fields of upstream's example files (spec section 9): valid as they stand, or refused by name.
+TEST(Load, UpstreamsExamples) {
+  const std::string common =
+      "model_class: llm\nmicro_batch_size: 1\ncutoff_len: 2048\nlearning_rate: 1.0e-4\nmax_steps: 10\n"
+      "sample_backend: hf\nmax_new_tokens: 128\nquant_config: null\n";
+  const std::string examples[] = {
+      "dist_config:\n  name: fsdp2\n  dcp_path: null\nkernel_config:\n  name: auto\noutput_dir: outputs/test_fsdp2\n",
+      "dist_config: {name: fsdp2}\noptim_config: {name: muon, wd: 0.1, momentum: 0.95, nesterov: true, ns_steps: 5, "
+      "adamw_betas: [0.9, 0.95], adamw_eps: 1.0e-8}\n",
+      "dist_config: {name: fsdp2, dcp_path: null}\ntrust_remote_code: true\nflash_attn: flash_attention_2\n"
+      "cp_mode: ulysses\ncp_size: 2\nbf16: false\n",
+      "dist_config: {name: fsdpturbo, ep_size: 16, ep_dispatcher: eager}\ncp_size: 1\nbf16: true\n"
+      "init_config: {name: init_on_meta}\nkernel_config:\n  name: 'auto, flash-linear-attention'\n"
+      "  include_kernels: chunk_gated_delta_rule, fused_recurrent_gated_delta_rule\n  chunk_size: 64\n",
+      "batching_strategy: dynamic_batching\n",
+      "batching_strategy: padding_free\nflash_attn: flash_attention_2\n",
+      "batching_strategy: dynamic_padding_free\nflash_attn: flash_attention_2\n",
+      "peft_config: {name: lora, r: 16, lora_alpha: 32, lora_dropout: 0.05, target_modules: all}\n"
+      "init_config: {name: init_on_rank0}\n",
+      "peft_config: {name: freeze, freeze_trainable_layers: 2, freeze_trainable_modules: all, freeze_extra_modules: "
+      "null}\n"};
+  for (const std::string& example : examples) EXPECT_NO_THROW(parse_ok(common + example)) << example;
+}
+
 TEST(Overrides, WinAndMerge) {
   const Loaded loaded = parse_ok(
       "learning_rate: 1e-4\ndist_config:\n  name: fsdpturbo\n  ep_size: 2\n",

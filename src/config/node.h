@@ -15,9 +15,10 @@ struct Node {
   struct Entry;
 
   Kind kind = Kind::kNull;
-  std::string text;        // of a scalar, as it was written (without quotes)
-  bool is_quoted = false;  // a quoted scalar is text, whatever it looks like
-  std::string place;       // "config.yaml:6:3"
+  std::string text;          // of a scalar, as it was written (without quotes)
+  bool is_quoted = false;    // a quoted scalar is text, whatever it looks like
+  bool is_override = false;  // from the command line, where the shell takes quotes away
+  std::string place;         // "config.yaml:6:3"
   std::vector<Node> items;
   std::vector<Entry> entries;  // in the order of the file
 
@@ -52,6 +53,7 @@ inline constexpr int kMaxNodes = 10000;
 struct SourceName {
   std::string name;
   bool has_lines = true;
+  bool is_override = false;
   std::string at(int line, int column) const;  // both from 1
 };
 

@@ -91,7 +91,8 @@ void expand_json_text(Node& section) {
 
 void apply_overrides(Node& root, const std::vector<std::string>& overrides, Problems& problems) {
   for (size_t i = 0; i < overrides.size(); ++i) {
-    apply(root, overrides[i], {fmt::format("override #{} {}", i + 1, shorten(overrides[i], 100)), false}, problems);
+    apply(root, overrides[i], {fmt::format("override #{} {}", i + 1, shorten(overrides[i], 100)), false, true},
+          problems);
   }
 }
 

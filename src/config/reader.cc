@@ -32,11 +32,6 @@ class TreeReader {
     return entry.value.is_scalar() ? entry.value.place : entry.place;
   }
 
-  static ReadContext context_of(const Section* section, const Node::Entry& entry) {
-    return {.quotes = section == nullptr ? Quotes::kText : Quotes::kNormalise,
-            .any_scalar_is_text = entry.value.place.starts_with("override #")};
-  }
-
   void read_section(const Section& section, Node::Entry& entry) {
     Node& node = entry.value;
     expand_json_text(node);
@@ -101,7 +96,7 @@ class TreeReader {
       return false;
     }
     try {
-      field.read(entry.value, context_of(section, entry), loaded_.config);
+      field.read(entry.value, {section == nullptr ? Quotes::kText : Quotes::kNormalise}, loaded_.config);
     } catch (const ValueError& error) {
       problems_.add(topic, place_of(entry), fmt::format("{} {}", path, error.message), error.hint);
       return false;

@@ -49,14 +49,14 @@ std::vector<std::string> split_commas(std::string_view text) {
   return parts;
 }
 
-std::vector<std::string> read_text_list(const Node& node, const ReadContext& context, bool takes_comma_text) {
-  if (takes_comma_text && node.is_scalar()) return split_commas(read_text(node, context.any_scalar_is_text));
+std::vector<std::string> read_text_list(const Node& node, bool takes_comma_text) {
+  if (takes_comma_text && node.is_scalar()) return split_commas(read_text(node, node.is_override));
   if (node.kind != Node::Kind::kList) {
     throw ValueError{fmt::format("is {}, expected a list of text", describe(node)), "Write [a, b]."};
   }
   std::vector<std::string> list;
   for (const Node& item : node.items) {
-    std::string text = read_text(item, context.any_scalar_is_text);
+    std::string text = read_text(item, item.is_override);
     if (text.empty()) throw ValueError{"holds an empty text", "Remove it from the list."};
     list.push_back(std::move(text));
   }

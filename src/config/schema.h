@@ -17,7 +17,6 @@ namespace expertmesh::config {
 
 struct ReadContext {
   Quotes quotes = Quotes::kText;
-  bool any_scalar_is_text = false;  // command-line overrides
 };
 
 struct Field {

@@ -77,6 +77,7 @@ class TreeBuilder : public YAML::EventHandler {
     node.kind = Node::Kind::kScalar;
     node.text = value;
     node.is_quoted = tag == "!";
+    node.is_override = source_.is_override;
     node.place = place(mark);
     if (node.is_quoted) refuse_open_quote(mark);
     const bool is_null =
