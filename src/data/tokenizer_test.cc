@@ -129,9 +129,11 @@ TEST(Tokenizer, BatchEqualsOneByOne) {
   const Tokenizer& tokenizer = small("tokenizer");
   std::mt19937 dice(5);
   std::vector<std::string> texts;
+  texts.reserve(500);
   for (int i = 0; i < 500; ++i)
     texts.push_back(testing::random_text(dice, {"the ", "user", "<think>", "\n"}, dice() % 30, 0x3000));
   std::vector<Ids> wanted;
+  wanted.reserve(texts.size());
   for (const std::string& text : texts) wanted.push_back(tokenizer.encode(text));
   for (const int threads : {0, 1, 2, 5}) EXPECT_EQ(tokenizer.encode_batch(texts, threads), wanted) << threads;
   EXPECT_TRUE(tokenizer.encode_batch(std::vector<std::string>{}, 3).empty());

@@ -38,11 +38,17 @@ class Vocabulary {
   const Entry* find_spelling(std::string_view spelling) const;
 
  private:
-  size_t slot_of(std::string_view spelling) const;
+  struct Slot {          // open addressing
+    uint32_t index = 0;  // + 1, into entries_; 0 = free
+    uint32_t hash = 0;   // saves most comparisons of strings
+  };
+  static uint32_t hash_of(std::string_view spelling);
+  size_t slot_of(std::string_view spelling, uint32_t hash) const;
   void grow();
+  void fill_slots();
 
   std::vector<Entry> entries_;
-  std::vector<uint32_t> slots_;  // open addressing: index + 1 into entries_, 0 = free
+  std::vector<Slot> slots_;
 };
 
 }  // namespace expertmesh::data
