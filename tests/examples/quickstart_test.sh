@@ -16,6 +16,5 @@ for file in config.json config.resolved.yaml trainer_log.jsonl loss.svg tokenize
   [ -s "outputs/quickstart/trained/$file" ] || { echo "no $file in the trained model"; exit 1; }
 done
 [ "$(wc -l <outputs/quickstart/trained/trainer_log.jsonl)" = 3 ] || { echo "not three lines of log"; exit 1; }
-awk '/^held-out rows before/ { for (i = 1; i < NF; i++) if ($i == "nll") before = $(i + 1) }
-     /^held-out rows after/ { for (i = 1; i < NF; i++) if ($i == "nll") after = $(i + 1) }
-     END { print "held-out nll", before, "->", after; exit !(before > 0 && after > 0 && after < before - 0.5) }' output.txt
+awk '/^mean loss of a token/ { before = $11; after = $13 }
+     END { print "held-out loss", before + 0, "->", after + 0; exit !(before > 0 && after > 0 && after < before - 0.5) }' output.txt
