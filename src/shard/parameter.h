@@ -28,6 +28,8 @@ class Parameter {
   };
 
   Parameter(std::string name, std::vector<int64_t> global_shape, const Options& options);
+  Parameter(std::string name, std::vector<int64_t> global_shape)
+      : Parameter(std::move(name), std::move(global_shape), Options()) {}
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/job.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/version.h"
@@ -25,6 +28,8 @@ data::DatasetOptions dataset_options(const config::Config& config, int64_t vocab
   options.vocabulary_rows = vocabulary_rows;
   options.cutoff_len = static_cast<int>(config.data.cutoff_len);
   options.seed = static_cast<uint64_t>(config.train.seed);
+  options.threads =
+      static_cast<int>(std::min<int64_t>(config.data.batching_workers, std::thread::hardware_concurrency()));
   options.skip_bad_rows = config.data.skip_bad_rows;
   options.cache_dir = data::default_token_cache_dir();
   options.progress = progress;
@@ -61,7 +66,6 @@ Job prepare_model(const std::string& stage, config::Loaded loaded, int world) {
   job.build_id = base::build_id();
   job.loaded = std::move(loaded);
   const config::Config& config = job.loaded.config;
-  config::validate_for_world(job.loaded, world);
 
   job.model_config = read_model_config(config.model.path);
   const std::string where = base::join_path(config.model.path, "config.json");
@@ -70,6 +74,8 @@ Job prepare_model(const std::string& stage, config::Loaded loaded, int world) {
   const model::Model::Sizes sizes = job.blueprint->sizes();
   job.sizes = config::validate_for_world(job.loaded, world, config_sizes(sizes));
   config::validate_kernels(job.loaded, config_sizes(sizes));
+  // Last: a value that could never work is a fault of its own, also where its feature is not built yet.
+  config::refuse_unbuilt(job.loaded, stage == "score" ? config::Command::kScore : config::Command::kSft);
 
   const auto fs = base::make_posix_file_system(base::Code::kModel);
   job.weights = std::make_shared<ckpt::LoadPlan>(std::make_shared<ckpt::ModelFiles>(*fs, config.model.path),

@@ -58,7 +58,15 @@ class Trainer {
     if (is_main())
       observer_.on_start(start_table(job_, model_, *optimizer_, world_, total_steps_, output_dir_), output_dir_);
     const auto start = Clock::now();
-    while (step_ < total_steps_ && !summary_.was_stopped) one_step();
+    while (step_ < total_steps_ && !summary_.was_stopped) {
+      ++step_;
+      try {
+        one_step();
+      } catch (base::Error& error) {
+        if (!error.rank()) error.on_rank(world_.rank(), meshes_->place(), static_cast<long>(step_));
+        throw;
+      }
+    }
     summary_.seconds = seconds_since(start);
     summary_.tokens_per_s = static_cast<double>(tokens_seen_) / std::max(summary_.seconds, 1e-9);
     save();
@@ -92,7 +100,6 @@ class Trainer {
     const StepResult result =
         train_step(model_, walk_, *loss_, *optimizer_, micro_batches,
                    {.max_grad_norm = config_.train.max_grad_norm, .learning_rate = rate_.current()});
-    ++step_;
     ++steps_since_log_;
     tokens_seen_ += result.tokens;
     tokens_since_log_ += result.tokens;
