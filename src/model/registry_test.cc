@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 #include <string>
+
+#include "base/error.h"
 
 namespace expertmesh::model {
 namespace {

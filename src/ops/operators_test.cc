@@ -38,7 +38,7 @@ Tensors run(const std::function<at::Tensor(const Tensors&)>& op, const Tensors& 
 
 // bf16 is held against the reference in fp32 on the same numbers, with bf16's rounding as the bound.
 void expect_same(const std::function<at::Tensor(const Operators&, const Tensors&)>& op, const Tensors& inputs,
-                 double bound_fp32 = 2e-6) {
+                 double bound_fp32 = 2e-6, double bound_bf16 = 8e-3) {
   const bool is_fp32 = inputs.front().scalar_type() == at::kFloat;
   Tensors wide;
   for (const at::Tensor& input : inputs) wide.push_back(input.to(at::kFloat));
@@ -50,7 +50,7 @@ void expect_same(const std::function<at::Tensor(const Operators&, const Tensors&
     if (wanted[i].numel() == 0) continue;
     const double scale = std::max(wanted[i].abs().max().item<double>(), 1e-30);
     const double difference = (got[i].to(at::kFloat) - wanted[i]).abs().max().item<double>();
-    EXPECT_LE(difference / scale, is_fp32 ? bound_fp32 : 8e-3) << "result " << i;
+    EXPECT_LE(difference / scale, is_fp32 ? bound_fp32 : bound_bf16) << "result " << i;
   }
 }
 
@@ -95,13 +95,14 @@ TEST_P(NativeOperators, AttentionByDocuments) {
       expect_same([&](const Operators& ops, const Tensors& x) { return ops.attention(x[0], x[1], x[2], cu, 0.3); },
                   {random({tokens, heads, dim}, GetParam()), random({tokens, kv_heads, dim}, GetParam()),
                    random({tokens, kv_heads, dim}, GetParam())},
-                  1e-5);
+                  1e-5, 2e-2);  // gradients of a shared head are rounded before they are added
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, NativeOperators, testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& instance) { return std::string(instance.param == at::kFloat ? "Fp32" : "Bf16"); });
+INSTANTIATE_TEST_SUITE_P(Types, NativeOperators, testing::Values(at::kFloat, at::kBFloat16), [](const auto& instance) {
+  return std::string(instance.param == at::kFloat ? "Fp32" : "Bf16");
+});
 
 TEST(Attention, DocumentsDoNotSeeEachOther) {
   at::manual_seed(5);
