@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shard/unit.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -42,9 +44,19 @@ comm::DType comm_dtype(at::ScalarType type) {
 
 at::DataPtr BufferPool::take(size_t bytes) {
   auto& buffers = free_[bytes];
-  if (buffers.empty()) return c10::GetCPUAllocator()->allocate(bytes);
-  at::DataPtr buffer = std::move(buffers.back());
-  buffers.pop_back();
+  at::DataPtr buffer;
+  if (buffers.empty()) {
+    buffer = c10::GetCPUAllocator()->allocate(bytes);
+  } else {
+    buffer = std::move(buffers.back());
+    buffers.pop_back();
+  }
+  // Where torch fills new tensors with NaN (tests), a gather starts from NaN too: bytes of ones are one in any float
+  // type.
+  const at::Context& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory() && bytes > 0) {
+    std::memset(buffer.get(), 0xff, bytes);
+  }
   return buffer;
 }
 

@@ -81,8 +81,8 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenTrace, testing::ValuesIn(all_cases()), [](const auto& info) {
-  return info.param.golden + "_" + info.param.optimizer + "_" + std::to_string(info.param.ranks);
+INSTANTIATE_TEST_SUITE_P(All, GoldenTrace, testing::ValuesIn(all_cases()), [](const auto& test) {
+  return test.param.golden + "_" + test.param.optimizer + "_" + std::to_string(test.param.ranks);
 });
 
 }  // namespace

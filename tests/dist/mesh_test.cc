@@ -14,7 +14,7 @@ namespace {
 // Sizes left out (0) follow from the rest.
 struct Mesh {
   int ranks = 1, ep = 1, efsdp = 0, mp_replicate = 1, micro_batches = 1;
-  std::string extra;  // one more override
+  std::string extra{};  // one more override
   std::string backend = "fsdpturbo";
 };
 
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, MeshEquivalence,
                                          Mesh{.ranks = 8, .ep = 8}, Mesh{.ranks = 8, .ep = 2, .efsdp = 2},
                                          Mesh{.ranks = 8, .ep = 4, .mp_replicate = 4}, Mesh{.ranks = 16, .ep = 8},
                                          Mesh{.ranks = 16, .ep = 4, .efsdp = 2, .mp_replicate = 2}),
-                         [](const auto& info) { return name_of(info.param); });
+                         [](const auto& test) { return name_of(test.param); });
 
 // What changes how things travel, not what is computed.
 INSTANTIATE_TEST_SUITE_P(
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mesh{.ranks = 4, .ep = 2, .extra = "enable_activation_checkpointing=false"},
         Mesh{.ranks = 4, .backend = "fsdp2"}, Mesh{.ranks = 4, .mp_replicate = 2, .backend = "fsdp2"},
         Mesh{.ranks = 4, .extra = "dist_config=null"}),
-    [](const auto& info) { return name_of(info.param); });
+    [](const auto& test) { return name_of(test.param); });
 
 // MESH-12: 20 experts and widths that no rank count divides: uneven and empty shards.
 TEST(UnevenShards, TwelveExpertsOnThreeRanks) {
@@ -160,8 +160,8 @@ TEST_P(HotRouting, EqualsOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, HotRouting, testing::Values("hot:2", "hot:3", "none:1"), [](const auto& info) {
-  return info.param.substr(0, info.param.find(':')) + info.param.substr(info.param.size() - 1);
+INSTANTIATE_TEST_SUITE_P(Rules, HotRouting, testing::Values("hot:2", "hot:3", "none:1"), [](const auto& test) {
+  return test.param.substr(0, test.param.find(':')) + test.param.substr(test.param.size() - 1);
 });
 
 // DISP-06, ROUTE-11: experts without tokens have gradients of exactly zero.
