@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <exception>
@@ -30,6 +31,9 @@ constexpr std::array<Command, 5> kCommands{{
     {"version", "", "version, build, libtorch, processor, engines", "expertmesh version", &run_version},
 }};
 
+// Commands of the peer that people will try, and that are not here yet.
+constexpr std::array<std::string_view, 5> kPlanned{"dpo", "rm", "chat", "export", "render"};
+
 std::string overview() {
   std::string text =
       "expertmesh: fine-tunes mixture-of-experts language models\n\nUsage: expertmesh COMMAND "
@@ -47,6 +51,10 @@ const Command& find_command(const std::string& name) {
   for (const Command& command : kCommands) {
     if (command.name == name || (!command.alias.empty() && command.alias == name)) return command;
     names.emplace_back(command.name);
+  }
+  if (std::find(kPlanned.begin(), kPlanned.end(), name) != kPlanned.end()) {
+    throw base::make_error(base::Code::kUsage, "app/command", "the command {} is not built yet", name)
+        .hint(fmt::format("This version has {}.", config::join_names(names)));
   }
   auto error = base::make_error(base::Code::kUsage, "app/command", "there is no command \"{}\"", name);
   const auto near = config::try_nearest(name, names);

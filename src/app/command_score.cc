@@ -47,7 +47,6 @@ config::Loaded load(const ScoreArguments& arguments) {
   std::vector<std::string> overrides{"model=" + arguments.model, "bf16=" + arguments.bf16};
   overrides.insert(overrides.end(), arguments.positionals.overrides.begin(), arguments.positionals.overrides.end());
   config::Loaded loaded = config::load_config("", overrides, config::Command::kScore);
-  config::refuse_unbuilt(loaded, config::Command::kScore);
   for (const std::string& warning : loaded.warnings) base::log_warn("{}", warning);
   return loaded;
 }

@@ -44,7 +44,6 @@ std::string random_name() {
 
 config::Loaded load(const Positionals& positionals, config::Command command) {
   config::Loaded loaded = config::load_config(positionals.config_file, positionals.overrides, command);
-  config::refuse_unbuilt(loaded, command);
   for (const std::string& warning : loaded.warnings) base::log_warn("{}", warning);
   if (loaded.config.train.output_dir.empty()) loaded.config.train.output_dir = "outputs/" + random_name();
   return loaded;
