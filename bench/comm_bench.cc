@@ -99,8 +99,10 @@ void bench_small(World& world) {
   constexpr int kCalls = 2000;
   const std::vector<int64_t> counts(static_cast<size_t>(world.size()), 2);
   const auto each = [&](const char* name, const std::function<void()>& call) {
+    constexpr int kRepeats = 5;
     std::vector<double> times;
-    for (int round = 0; round < 5; ++round) {
+    times.reserve(kRepeats);
+    for (int round = 0; round < kRepeats; ++round) {
       times.push_back(timed(group,
                             [&] {
                               for (int i = 0; i < kCalls; ++i) call();

@@ -13,7 +13,7 @@ namespace {
 template <size_t N>
 void put(std::array<char, N>& to, std::string_view text) {
   const size_t length = std::min(text.size(), N - 1);
-  std::copy_n(text.data(), length, to.data());
+  std::copy_n(text.begin(), length, to.begin());
   to[length] = '\0';
 }
 

@@ -227,8 +227,8 @@ void ProcessJob::check_wait(const Waiting& waiting, WaitClock::time_point since)
     publish_state(waiting);
     if (auto error = find_mismatch(waiting)) throw base::Error(*std::move(error));
     if (auto error = find_left(waiting)) throw base::Error(*std::move(error));
-  } catch (const StoreLost&) {
-    // The monitor reports it.
+  } catch (const StoreLost& error) {
+    base::log_debug("rank {} could not publish its wait: {}", rank(), error.what());  // the monitor reports it
   }
 }
 
@@ -312,8 +312,8 @@ base::Error ProcessJob::mismatch(const Waiting& waiting, int stranger) {
       if (auto error = find_mismatch(waiting)) return *std::move(error);
       std::this_thread::sleep_for(kPause);
     }
-  } catch (const StoreLost&) {
-    // The message below has to do.
+  } catch (const StoreLost& error) {
+    base::log_debug("rank {} could not ask for the other call: {}", rank(), error.what());
   }
   return base::make_error(base::Code::kInternal, "comm/mismatch",
                           "ranks differ in collective #{} of axis {}: rank {} calls {}, rank {} calls another",

@@ -69,6 +69,7 @@ std::vector<Peer> meet_all(const Launch& launch, const WorldOptions& options, Co
   }
   std::vector<Peer> peers(static_cast<size_t>(launch.size));
   std::vector<int> missing;
+  missing.reserve(peers.size());
   for (int peer = 0; peer < launch.size; ++peer) missing.push_back(peer);
   for (;;) {
     std::vector<int> still;
@@ -107,6 +108,7 @@ class ProcessWorld : public World {
  public:
   explicit ProcessWorld(std::shared_ptr<ProcessJob> job) : job_(std::move(job)) {
     std::vector<int> everyone;
+    everyone.reserve(static_cast<size_t>(size()));
     for (int member = 0; member < size(); ++member) everyone.push_back(member);
     all_ = make_process_group(job_, "world", "0/0", std::move(everyone), rank());
   }

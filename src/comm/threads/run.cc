@@ -21,6 +21,7 @@ class ThreadsWorld : public World {
  public:
   ThreadsWorld(std::shared_ptr<ThreadsJob> job, int rank) : job_(std::move(job)), rank_(rank) {
     std::vector<int> everyone;
+    everyone.reserve(static_cast<size_t>(size()));
     for (int member = 0; member < job_->size(); ++member) everyone.push_back(member);
     all_ = make(0, "world", {everyone});
   }
