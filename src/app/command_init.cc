@@ -30,6 +30,12 @@ const model::Preset& find_preset(const std::string& name) {
 
 base::Json read_config(const std::string& path) {
   const auto fs = base::make_posix_file_system(base::Code::kModel);
+  if (const base::FileStat stat = fs->stat(path); !stat.is_regular) {
+    throw base::make_error(base::Code::kModel, "model/config", "{}",
+                           stat.is_directory ? "this is a directory, not a file" : "there is no such file")
+        .at(path)
+        .hint("--config takes the config.json of a model; `expertmesh list presets` shows ready shapes.");
+  }
   try {
     return base::parse_json(fs->read_all(path), {.max_depth = 32});
   } catch (const base::JsonError& e) {
@@ -48,12 +54,13 @@ base::DType dtype_of(const std::string& name) {
 
 void run_init(const Arguments& arguments) {
   std::string config_file, preset, dtype = "bf16";
+  int64_t seed = 42;
   train::RandomModelOptions options;
   auto parser = make_parser("init");
   parser->add_option("--config", config_file, "a config.json to make the model of");
   parser->add_option("--preset", preset, "a ready shape instead (`expertmesh list presets`)");
   parser->add_option("--tokenizer", options.tokenizer_dir, "directory whose tokenizer files are copied");
-  parser->add_option("--seed", options.seed, "of the weights (default 42)");
+  parser->add_option("--seed", seed, "of the weights (default 42)");
   parser->add_option("--dtype", dtype, "bf16 or fp32 (default bf16)");
   parser->add_option("--out", options.out, "directory to make")->required();
   parse(*parser, arguments);
@@ -63,6 +70,10 @@ void run_init(const Arguments& arguments) {
         config_file.empty() ? "neither --config nor --preset was given" : "both --config and --preset were given")
         .hint("Give one of them.");
   }
+  if (seed < 0) {
+    throw base::make_error(base::Code::kUsage, "init/seed", "--seed {} is below 0", seed).hint("Use 0 or more.");
+  }
+  options.seed = static_cast<uint64_t>(seed);
   options.dtype = dtype_of(dtype);
   options.config = preset.empty() ? read_config(config_file) : find_preset(preset).config();
   options.where = preset.empty() ? config_file : "preset " + preset;

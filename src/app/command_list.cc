@@ -88,12 +88,16 @@ constexpr Listing kListings[] = {{"models", &list_models},
 void run_list(const Arguments& arguments) {
   std::string what;
   auto parser = make_parser("list");
-  parser->add_option("WHAT", what, "models, dispatchers, kernels, presets or converters")->required();
+  parser->add_option("WHAT", what, "models, dispatchers, kernels, presets or converters");
   parse(*parser, arguments);
   std::vector<std::string> names;
   for (const Listing& listing : kListings) {
     if (listing.what == what) return listing.print();
     names.emplace_back(listing.what);
+  }
+  if (what.empty()) {
+    throw base::Error(base::Code::kUsage, "app/list", "it is not said what to list")
+        .hint(fmt::format("Use one of {}: `expertmesh list {}`.", config::join_names(names), names.front()));
   }
   const auto near = config::try_nearest(what, names);
   throw base::make_error(base::Code::kUsage, "app/list", "there is no list of \"{}\"", what)

@@ -40,6 +40,10 @@ ScoreArguments parse_arguments(const Arguments& arguments) {
                            result.positionals.config_file)
         .hint("Give key=value overrides.");
   }
+  if (result.bf16 != "true" && result.bf16 != "false") {
+    throw base::make_error(base::Code::kUsage, "score/bf16", "--bf16 is \"{}\", not true or false", result.bf16)
+        .hint("Use --bf16 true or --bf16 false.");
+  }
   return result;
 }
 

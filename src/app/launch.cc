@@ -6,21 +6,38 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "app/error_report.h"
 #include "base/error.h"
 #include "base/fault.h"
+#include "comm/launcher.h"
 
 namespace expertmesh::app {
 namespace {
 
 constexpr int kMaxRanks = 256;
+constexpr int kMaxThreads = 1024;
 
 void check_ranks(int ranks) {
   if (ranks >= 1 && ranks <= kMaxRanks) return;
   throw base::make_error(base::Code::kUsage, "app/ranks", "--ranks {} is not from 1 to {}", ranks, kMaxRanks)
       .hint("A rank is a thread of this program; use as many as there are cores, or a launcher for more machines.");
+}
+
+// Under a launcher every process would start rank threads of its own and run the whole job again.
+void refuse_two_starts(int ranks) {
+  std::string found;
+  try {
+    const auto launch = comm::find_launch([](const char* name) { return std::getenv(name); });
+    if (!launch || launch->size == 1) return;
+    found = fmt::format("{} started this as rank {} of {}", launch->launcher, launch->rank, launch->size);
+  } catch (const base::Error& error) {
+    found = error.message();
+  }
+  throw base::make_error(base::Code::kUsage, "app/ranks", "--ranks {} was given, but {}", ranks, found)
+      .hint("Leave --ranks out to be one of the launcher's ranks, or unset the launcher's variables.");
 }
 
 // A thread that is stuck after an abort cannot be ended: say why the run ends and leave without destructors.
@@ -33,13 +50,18 @@ void check_ranks(int ranks) {
 }  // namespace
 
 int threads_per_rank(const LaunchOptions& options, int ranks_on_this_host) {
-  if (options.threads_per_rank) return std::max(1, *options.threads_per_rank);
+  if (options.threads_per_rank) return *options.threads_per_rank;
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   return std::max(1, cores / std::max(1, ranks_on_this_host));
 }
 
 void launch(const LaunchOptions& options, const std::function<void(int)>& prepare,
             const std::function<void(comm::World&)>& body) {
+  if (options.threads_per_rank && (*options.threads_per_rank < 1 || *options.threads_per_rank > kMaxThreads)) {
+    throw base::make_error(base::Code::kUsage, "app/threads", "--threads-per-rank {} is not from 1 to {}",
+                           *options.threads_per_rank, kMaxThreads)
+        .hint("Leave it out for cores / ranks.");
+  }
   const comm::WorldOptions world_options{.timeout = options.timeout};
   const auto run_rank = [&](comm::World& world) {
     at::set_num_threads(threads_per_rank(options, world.local_size()));
@@ -47,6 +69,7 @@ void launch(const LaunchOptions& options, const std::function<void(int)>& prepar
   };
   if (options.ranks) {
     check_ranks(*options.ranks);
+    refuse_two_starts(*options.ranks);
     prepare(*options.ranks);
     if (*options.ranks > 1) {
       comm::run_threads(*options.ranks, world_options, run_rank, leave_stuck);
@@ -58,16 +81,17 @@ void launch(const LaunchOptions& options, const std::function<void(int)>& prepar
     return;
   }
   auto world = comm::try_join_launcher(world_options);
-  if (world == nullptr) world = comm::make_single_world(world_options);
-  base::set_fault_rank(world->rank());
-  try {
-    prepare(world->size());
+  if (world == nullptr || world->size() == 1) {
+    if (world == nullptr) world = comm::make_single_world(world_options);
+    base::set_fault_rank(0);
+    prepare(1);
     run_rank(*world);
-  } catch (base::Error& error) {
-    if (world->size() > 1 && !error.rank()) error.on_rank(world->rank());
-    world->abort(error);
-    throw;
+    return;
   }
+  comm::run_rank(*world, world_options, [&](comm::World& joined) {
+    prepare(joined.size());
+    run_rank(joined);
+  });
 }
 
 }  // namespace expertmesh::app

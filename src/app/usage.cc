@@ -3,6 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 
 #include "base/error.h"
@@ -19,15 +22,41 @@ std::vector<std::string> flags_of(const CLI::App& parser) {
   return flags;
 }
 
-// The first argument that looks like a flag and is none.
+// The first argument that looks like a flag and is none; numbers below 0 are values.
 std::string unknown_flag(const CLI::App& parser, const Arguments& arguments) {
   const auto flags = flags_of(parser);
   for (const std::string& argument : arguments) {
-    if (!argument.starts_with("--")) continue;
+    if (argument.size() < 2 || argument[0] != '-' || std::isdigit(static_cast<unsigned char>(argument[1])) != 0)
+      continue;
     const std::string flag = argument.substr(0, argument.find('='));
-    if (std::find(flags.begin(), flags.end(), flag) == flags.end()) return flag;
+    if (flag != "-h" && std::find(flags.begin(), flags.end(), flag) == flags.end()) return flag;
   }
   return {};
+}
+
+bool is_integer(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return status == std::errc() && end == text.data() + text.size();
+}
+
+// What is wrong with arguments that have no unknown flag, in our words.
+std::string fault_in(const CLI::App& parser, const CLI::ParseError& e) {
+  for (const CLI::Option* option : parser.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type != "INT" && type != "UINT") continue;
+    for (const std::string& given : option->results()) {
+      if (!is_integer(given)) return fmt::format("{} is \"{}\", not an integer", option->get_name(), given);
+    }
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&e) != nullptr) {
+    const std::string text = e.what();  // "--ranks: 1 required INT missing"
+    return fmt::format("{} needs one value", text.substr(0, text.find(':')));
+  }
+  if (const auto extras = parser.remaining(); !extras.empty()) {
+    return fmt::format("\"{}\" is one argument too many", extras.front());
+  }
+  return e.what();  // "--model is required"
 }
 
 }  // namespace
@@ -52,7 +81,7 @@ void parse(CLI::App& parser, const Arguments& arguments) {
   } catch (const CLI::ParseError& e) {
     const std::string flag = unknown_flag(parser, arguments);
     if (flag.empty()) {
-      throw base::make_error(base::Code::kUsage, "app/arguments", "{}", e.what())
+      throw base::make_error(base::Code::kUsage, "app/arguments", "{}", fault_in(parser, e))
           .hint(fmt::format("See `{} --help`.", parser.get_name()));
     }
     const auto near = config::try_nearest(flag, flags_of(parser));

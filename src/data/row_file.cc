@@ -42,9 +42,11 @@ void check_kind(const std::string& path) {
         .at(path)
         .hint("Unpack it to json or jsonl.");
   }
-  throw make_error(Code::kData, std::string(kTopic), "unknown kind of row file '{}'", kind)
+  throw make_error(
+      Code::kData, std::string(kTopic), "{}",
+      kind.empty() ? "the file's name has no ending" : fmt::format("files that end in .{} are not read", kind))
       .at(path)
-      .hint("Rows are read from json and jsonl files.");
+      .hint("Rows are read from .json and .jsonl files.");
 }
 
 // Files that are no text at all get one clear message in place of one about their first byte.
@@ -167,8 +169,13 @@ class ArraySplitter {
 }  // namespace
 
 RowFile::RowFile(const base::FileSystem& fs, std::string path) : path_(std::move(path)) {
-  check_kind(path_);
   const base::FileStat stat = fs.stat(path_);
+  if (stat.is_directory) {
+    throw make_error(Code::kData, std::string(kTopic), "this is a directory, not a file")
+        .at(path_)
+        .hint("Name one json or jsonl file.");
+  }
+  check_kind(path_);
   if (!stat.exists) throw make_error(Code::kData, std::string(kTopic), "there is no such file").at(path_);
   if (!stat.is_regular) throw make_error(Code::kData, std::string(kTopic), "not a regular file").at(path_);
   map_ = fs.map(path_);

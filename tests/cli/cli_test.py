@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes on the command line, and the help: the exit code, the words, and that nothing is done.
+
+    tests/cli/cli_test.py EXPERTMESH [TEXT ...]
+"""
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "support"))
+import product  # noqa: E402
+from product import CHECKPOINT, CONFIG, DATA, MODEL, USAGE, Failure  # noqa: E402
+from suite import Suite  # noqa: E402
+
+CASES = os.path.join(os.path.dirname(HERE), "cases")
+TRAIN = ["model=weights/models/nano_qwen3", "train_dataset=data/tokens.yaml", "output_dir=made", "max_steps=1"]
+SCORE = ["score", "--model", "weights/models/ok_split", "--input", "ids.jsonl"]
+INIT = ["init", "--config", "weights/models/ok_split/config.json"]
+MINIMAL = "config/ok_minimal.yaml"
+COUNTER = itertools.count()
+
+# arguments, exit code, what the message holds
+MISTAKES = [
+    ("unknown_command", ["scor"], USAGE, ["scor", "expertmesh score"]),
+    ("unknown_command_far", ["frobnicate"], USAGE, ["frobnicate", "--help"]),
+    ("flag_for_a_command", ["--ranks"], USAGE, ["--ranks", "--help"]),
+    ("planned_command", ["dpo", MINIMAL], USAGE, ["dpo", "not built yet", "sft"]),
+    ("unknown_flag", ["sft", MINIMAL, "--rank", "2"], USAGE, ["--rank", "--ranks"]),
+    ("unknown_flag_with_value", ["sft", MINIMAL, "--treads-per-rank=2"], USAGE, ["--treads-per-rank", "--threads-per-rank"]),
+    ("unknown_short_flag", ["sft", MINIMAL, "-r", "2"], USAGE, ["-r", "--help"]),
+    ("no_config_file", ["sft", "missing.yaml"], CONFIG, ["missing.yaml", "no such file"]),
+    ("directory_for_a_config", ["sft", "config"], CONFIG, ["config", "directory"]),
+    ("two_config_files", ["sft", MINIMAL, "config/ok_defaults.yaml"], USAGE, ["ok_defaults.yaml", "key=value"]),
+    ("no_configuration_at_all", ["sft"], CONFIG, ["model", "train_dataset", "missing"]),
+    ("ranks_zero", ["sft", MINIMAL, "--ranks", "0"], USAGE, ["--ranks 0", "1 to"]),
+    ("ranks_negative", ["sft", MINIMAL, "--ranks", "-1"], USAGE, ["--ranks -1", "1 to"]),
+    ("ranks_many", ["sft", MINIMAL, "--ranks", "100000"], USAGE, ["--ranks 100000", "256"]),
+    ("ranks_word", ["sft", MINIMAL, "--ranks", "x"], USAGE, ["--ranks", "\"x\"", "integer"]),
+    ("ranks_fraction", ["sft", MINIMAL, "--ranks=1.5"], USAGE, ["--ranks", "\"1.5\"", "integer"]),
+    ("ranks_huge", ["sft", MINIMAL, "--ranks", "99999999999999999999"], USAGE, ["--ranks", "99999999999999999999", "integer"]),
+    ("ranks_without_value", ["sft", MINIMAL, "--ranks"], USAGE, ["--ranks needs one value"]),
+    ("threads_zero", ["sft"] + TRAIN + ["--threads-per-rank", "0"], USAGE, ["--threads-per-rank 0", "1 to"]),
+    ("key_typo", ["sft"] + TRAIN + ["learning_rte=1"], CONFIG, ["learning_rte", "learning_rate", "override #5"]),
+    ("key_typo_nested", ["sft"] + TRAIN + ["dist_config.name=fsdp2", "dist_config.epsize=1"], CONFIG, ["epsize", "ep_size"]),
+    ("key_without_value", ["sft"] + TRAIN + ["learning_rate="], CONFIG, ["learning_rate"]),
+    ("value_without_key", ["sft"] + TRAIN + ["=3"], CONFIG, ["=3", "key=value"]),
+    ("value_of_wrong_kind", ["sft"] + TRAIN + ["max_steps=many"], CONFIG, ["max_steps", "many", "integer"]),
+    ("score_without_model", ["score", "--input", "ids.jsonl"], USAGE, ["--model is required"]),
+    ("score_without_input", ["score", "--model", "weights/models/ok_split"], USAGE, ["--input is required"]),
+    ("score_no_such_model", ["score", "--model", "nope", "--input", "ids.jsonl"], MODEL, ["nope"]),
+    ("score_no_such_rows", ["score", "--model", "weights/models/ok_split", "--input", "nope.jsonl"], DATA, ["nope.jsonl", "no such file"]),
+    ("score_directory_for_rows", ["score", "--model", "weights/models/ok_split", "--input", "data"], DATA, ["data", "directory"]),
+    ("score_text_without_tokenizer", ["score", "--model", "weights/models/ok_split", "--input", "text.jsonl"], MODEL, ["tokenizer.json"]),
+    ("score_bf16_word", SCORE + ["--bf16", "maybe"], USAGE, ["--bf16", "maybe", "true", "false"]),
+    ("score_with_config_file", SCORE + [MINIMAL], USAGE, [MINIMAL, "key=value"]),
+    ("score_output_in_no_directory", SCORE + ["--output", "nowhere/scores.jsonl"], DATA, ["nowhere/scores.jsonl"]),
+    ("init_without_out", ["init", "--preset", "qwen3-moe-tiny"], USAGE, ["--out is required"]),
+    ("init_neither", ["init", "--out", "made"], USAGE, ["--config", "--preset", "neither"]),
+    ("init_both", INIT + ["--preset", "qwen3-moe-tiny", "--out", "made"], USAGE, ["both", "--config", "--preset"]),
+    ("init_preset_typo", ["init", "--preset", "qwen3-moe-tny", "--out", "made"], USAGE, ["qwen3-moe-tny", "qwen3-moe-tiny"]),
+    ("init_no_such_config", ["init", "--config", "nope.json", "--out", "made"], MODEL, ["nope.json", "no such file"]),
+    ("init_directory_for_config", ["init", "--config", "weights", "--out", "made"], MODEL, ["weights", "directory"]),
+    ("init_dtype", INIT + ["--dtype", "fp8", "--out", "made"], USAGE, ["fp8", "bf16", "fp32"]),
+    ("init_seed_word", INIT + ["--seed", "abc", "--out", "made"], USAGE, ["--seed", "abc", "integer"]),
+    ("init_seed_negative", INIT + ["--seed", "-1", "--out", "made"], USAGE, ["--seed -1"]),
+    ("init_no_such_tokenizer", INIT + ["--tokenizer", "nope", "--out", "made"], MODEL, ["nope"]),
+    ("init_tokenizer_too_large", INIT + ["--tokenizer", "render/tokenizer", "--out", "made"], MODEL, ["380", "8"]),
+    ("init_into_a_model", INIT + ["--out", "weights/models/ok_split"], CHECKPOINT, ["weights/models/ok_split", "holds a model"]),
+    ("list_nothing", ["list"], USAGE, ["models", "presets"]),
+    ("list_typo", ["list", "modles"], USAGE, ["modles", "models"]),
+    ("list_too_much", ["list", "models", "presets"], USAGE, ["presets", "too many"]),
+    ("version_too_much", ["version", "x"], USAGE, ["x", "too many"]),
+    ("fault_that_does_not_parse", SCORE, USAGE, ["EXPERTMESH_FAULT", "train.loss", "do="], {"EXPERTMESH_FAULT": "train.loss:rank=1"}),
+    ("ranks_under_a_launcher", ["sft"] + TRAIN + ["--ranks", "2"], USAGE, ["--ranks 2", "torchrun", "rank 0 of 2"],
+     {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}),
+    ("half_a_launcher", ["sft"] + TRAIN, product.SETUP, ["RANK is set", "WORLD_SIZE is not"], {"RANK": "0"}),
+]
+
+
+def make_folder(folder):
+    for name in ("config", "data", "weights", "render"):
+        shutil.copytree(os.path.join(CASES, name), os.path.join(folder, name), copy_function=shutil.copyfile)
+    for directory, _, _ in os.walk(folder):
+        os.chmod(directory, 0o755)
+    with open(os.path.join(folder, "ids.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"input_ids": [1, 5, 2]}\n')
+    with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"text": "one"}\n')
+
+
+def test_mistake(arguments, code, contains, env=None):
+    folder = "made_%d" % next(COUNTER)  # what a run that should be refused would leave
+    arguments = [argument.replace("made", folder) for argument in arguments]
+    run = EXPERTMESH(arguments, env=env).expect_code(code).expect_within(10)
+    for text in contains:
+        if text.lower() not in run.err.lower():
+            run.fail("the message does not hold %r" % text)
+    if run.out:
+        run.fail("a fault is said on stderr, not on stdout")
+    if not run.err.startswith("error["):
+        run.fail("the message does not start with error[...]")
+    for name in (folder, "nowhere", "outputs"):
+        if os.path.exists(os.path.join(EXPERTMESH.folder, name)):
+            run.fail("left a folder %s" % name)
+
+
+def test_help(arguments):
+    run = EXPERTMESH(arguments).expect_code(0).expect("Example: expertmesh")
+    if run.err:
+        run.fail("help goes to stdout")
+
+
+def test_list(what, words):
+    EXPERTMESH(["list", what]).expect_code(0).expect(*words)
+
+
+def test_version():
+    for arguments in (["version"], ["--version"]):
+        EXPERTMESH(arguments).expect_code(0).expect("expertmesh ", "libtorch", "processor", "engines", "threads")
+
+
+def test_init_and_alias():
+    """What the help promises: a preset becomes a model, `train` is `sft`, and a model that is there is kept."""
+    EXPERTMESH(["init", "--preset", "qwen3-moe-tiny", "--seed", "7", "--dtype", "fp32", "--out", "tiny"]).expect_code(0).expect("seed 7")
+    EXPERTMESH(["train", "model=tiny", "train_dataset=data/tokens.yaml", "output_dir=trained", "max_steps=1"]).expect_code(0)
+    config = os.path.join(EXPERTMESH.folder, "trained", "config.json")
+    before = os.stat(config).st_mtime_ns
+    EXPERTMESH(["init", "--preset", "qwen3-moe-tiny", "--out", "trained"]).expect_code(CHECKPOINT).expect("another --out")
+    if os.stat(config).st_mtime_ns != before:
+        raise Failure("init changed a model that was there")
+
+
+def test_score_writes_whole_output():
+    EXPERTMESH(SCORE + ["--output", "scores.jsonl"]).expect_code(0).expect("mean nll", "perplexity")
+    with open(os.path.join(EXPERTMESH.folder, "scores.jsonl"), encoding="utf-8") as file:
+        lines = file.readlines()
+    if len(lines) != 1 or os.path.exists(os.path.join(EXPERTMESH.folder, "scores.jsonl.tmp")):
+        raise Failure("scores.jsonl has %d lines, or its temporary file is left" % len(lines))
+
+
+def main():
+    global EXPERTMESH
+    with tempfile.TemporaryDirectory(prefix="expertmesh_cli_") as folder:
+        make_folder(folder)
+        EXPERTMESH = product.Program(sys.argv[1], folder)
+        suite = Suite()
+        for name, *rest in MISTAKES:
+            suite.add_named(name, test_mistake, *rest)
+        for arguments in ([], ["--help"], ["-h"], ["help"]) + tuple([c, "--help"] for c in ("sft", "train", "score", "init", "list", "version")):
+            suite.add_named("help_" + "_".join(arguments), test_help, arguments)
+        for what, words in (("models", ["qwen3_moe"]), ("dispatchers", ["eager"]), ("kernels", ["reference"]), ("presets", ["qwen3-moe-tiny"]),
+                            ("converters", ["alpaca", "sharegpt", "openai", "tokenized"])):
+            suite.add_named("list_" + what, test_list, what, words)
+        for test in (test_version, test_init_and_alias, test_score_writes_whole_output):
+            suite.add(test)
+        return suite.run(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
