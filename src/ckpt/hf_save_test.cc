@@ -19,7 +19,6 @@ namespace {
 
 using test::cases_path;
 using test::error_of;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -87,7 +87,10 @@ TEST(LoadPlan, ExpertsAreInNumericOrder) {
     }
   }
   const auto down = test::load_all(plan, prefix + "down_proj");
-  for (size_t i = 0; i < down.size(); ++i) ASSERT_EQ(down[i], 200.0F + static_cast<float>(i / (down.size() / 12)));
+  for (size_t i = 0; i < down.size(); ++i) {
+    const size_t expert = i / (down.size() / 12);
+    ASSERT_EQ(down[i], static_cast<float>(200 + expert));
+  }
 }
 
 // --- models made here ---
@@ -200,6 +203,7 @@ TEST(LoadPlan, ManyThreadsAtOnce) {
   const LoadPlan plan(test::open_model(path), table);
   const auto expected = test::load_all(plan, "model.layers.0.mlp.experts.gate_up_proj");
   std::vector<std::thread> threads;
+  threads.reserve(8);
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 50; ++i) {
