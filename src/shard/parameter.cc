@@ -97,7 +97,9 @@ at::Tensor& Parameter::full_grad() {
     ensure_grad();
     return grad_;
   }
-  if (!full_grad_.defined()) full_grad_ = at::zeros(unsharded_shape(), at::TensorOptions().dtype(at::kFloat));
+  if (!full_grad_.defined()) full_grad_ = at::empty(unsharded_shape(), at::TensorOptions().dtype(at::kFloat));
+  if (!has_full_grad_) full_grad_.zero_();
+  has_full_grad_ = true;
   return full_grad_;
 }
 

@@ -107,6 +107,7 @@ class Parameter {
 
   at::Tensor local_, grad_, full_, full_grad_;
   bool has_grad_ = false;
+  bool has_full_grad_ = false;  // full_grad_ keeps its memory from step to step
   bool is_unsharded_ = false;
 };
 

@@ -17,10 +17,10 @@ namespace expertmesh::shard {
 namespace {
 
 // What this micro-batch left as the parameter's full gradient; zeros where nothing did.
-at::Tensor take_full_gradient(const Parameter& parameter, at::Tensor& full, at::Tensor& full_grad) {
-  at::Tensor gradient = std::exchange(full_grad, {});
+at::Tensor take_full_gradient(const Parameter& parameter, at::Tensor& full, at::Tensor& full_grad,
+                              bool& has_full_grad) {
   const at::Tensor from_autograd = std::exchange(full.mutable_grad(), {});
-  if (gradient.defined()) return from_autograd.defined() ? gradient.add_(from_autograd) : gradient;
+  if (std::exchange(has_full_grad, false)) return from_autograd.defined() ? full_grad.add_(from_autograd) : full_grad;
   if (from_autograd.defined()) return from_autograd.contiguous();
   return at::zeros(parameter.unsharded_shape(), at::TensorOptions().dtype(parameter.dtype()));
 }
@@ -157,7 +157,8 @@ void Unit::reduce_gradients() {
     if (!parameter->grad_.defined()) {
       parameter->grad_ = at::empty(parameter->local_shape(), at::TensorOptions().dtype(at::kFloat));
     }
-    gradients.push_back(take_full_gradient(*parameter, parameter->full_, parameter->full_grad_));
+    gradients.push_back(
+        take_full_gradient(*parameter, parameter->full_, parameter->full_grad_, parameter->has_full_grad_));
     parts.push_back({.full = gradients.back().const_data_ptr(),
                      .local = parameter->grad_.mutable_data_ptr<float>(),
                      .rows = parameter->rows_,
