@@ -50,7 +50,7 @@ void save_weights(const ckpt::LoadPlan& plan, ShardedModel& model, const std::st
     }
   };
   ckpt::save_model(model.meshes().world(), *fs, save_plan, directory,
-                   ckpt::config_for_save(config, save_plan.trained_dtype()), ckpt::companion_files(*fs, source),
+                   ckpt::config_for_save(config, save_plan), ckpt::companion_files(*fs, source),
                    write_local);
 }
 
