@@ -17,6 +17,7 @@ using ::testing::HasSubstr;
 
 std::shared_ptr<Group> everyone(World& world, FaultPlan plan) {
   std::vector<int> all;
+  all.reserve(static_cast<size_t>(world.size()));
   for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
   return make_faulty_group(world.make_group("slow", {all}), std::move(plan));
 }

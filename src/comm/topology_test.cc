@@ -38,7 +38,7 @@ TEST(Topology, GroupsOfTheVectors) {
     const base::Json input = base::parse_json(key);
     const base::Json::Array& sizes = *input.try_array();
     TopologyRequest request{.cp_size = *sizes[1].try_int64(), .ep_size = *sizes[2].try_int64()};
-    if (!sizes[3].is_null()) request.efsdp_size = *sizes[3].try_int64();
+    if (!sizes[3].is_null()) request.efsdp_size = sizes[3].try_int64();
     const Topology topology = make_topology(static_cast<int>(*sizes[0].try_int64()), request);
     const base::Json::Array& shape = *wanted.find("shape")->try_array();
     EXPECT_EQ(topology.edp, *shape[0].try_int64());

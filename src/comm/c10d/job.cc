@@ -161,11 +161,20 @@ void ProcessJob::monitor_main() {
         store->set(fmt::format("doing/{}", rank()), doing_text(rank(), ledger_));
         next_word = now() + kPublishEvery;
       }
+    } catch (const StoreSilent&) {
+      if (!is_noticed_.load()) {
+        set_cause(base::make_error(base::Code::kTimeout, "comm/timeout",
+                                   "{}, which serves {}:{}, has not answered for {:.0f} s", server_name(),
+                                   launch_.address, launch_.port,
+                                   std::chrono::duration<double>(options_.timeout).count())
+                      .hint("Its process hangs, or the network to its host is down.")
+                      .on_rank(0));
+      }
     } catch (const StoreLost&) {
       if (!is_noticed_.load()) {
         set_cause(base::make_error(base::Code::kPeerLost, "comm/peer_lost",
                                    "the process that serves {}:{} is gone ({})", launch_.address, launch_.port,
-                                   launch_.has_agent_store ? "the launcher's agent" : "rank 0")
+                                   server_name())
                       .on_rank(0));
       }
     }
@@ -338,7 +347,7 @@ base::Error ProcessJob::timeout(const Waiting& waiting, double seconds) {
                                     waiting.place.sequence));
     }
   } catch (const StoreLost&) {
-    missing.emplace_back("the store is gone");
+    missing.push_back(fmt::format("{}, which serves the store, does not answer", server_name()));
   }
   if (missing.empty()) missing.emplace_back("all ranks of the axis wait here");
   return timeout_error(waiting.place, seconds, missing);

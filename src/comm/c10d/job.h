@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -94,6 +95,7 @@ class ProcessJob {
   std::optional<base::Error> find_dead(const Waiting& waiting);
   base::Error timeout(const Waiting& waiting, double seconds);
   void say_goodbye();
+  std::string_view server_name() const { return launch_.has_agent_store ? "the launcher's agent" : "rank 0"; }
 
   const Launch launch_;
   const WorldOptions options_;

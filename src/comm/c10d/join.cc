@@ -21,6 +21,9 @@ namespace {
 using base::Code;
 using base::make_error;
 
+// The store answers at once unless its process hangs; on a busy machine that can take a while.
+constexpr std::chrono::seconds kShortestAnswer{5};
+
 // Processes with equal names see each other's process ids.
 std::string host_name() {
   char name[256] = {};
@@ -156,6 +159,7 @@ std::unique_ptr<World> try_join_launcher(const WorldOptions& given) {
     auto store = ControlStore::connect(*launch, options.setup_timeout);
     std::vector<Peer> peers = meet_all(*launch, options, *store);
     fill_local(*launch, peers);
+    store->limit_answers(std::max<std::chrono::milliseconds>(options.timeout, kShortestAnswer));
     auto job = std::make_shared<ProcessJob>(*launch, options, std::move(store), std::move(peers));
     return std::make_unique<ProcessWorld>(std::move(job));
   } catch (const StoreLost& error) {

@@ -21,14 +21,21 @@ struct StoreLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// It is there, and has not answered within the limit: its process hangs, or the network is down.
+struct StoreSilent : StoreLost {
+  using StoreLost::StoreLost;
+};
+
 class ControlStore {
  public:
-  // Connects, and serves where this rank has to.
+  // Connects, and serves where this rank has to. `timeout` is the limit of answers as well.
   static std::unique_ptr<ControlStore> connect(const Launch& launch, std::chrono::milliseconds timeout);
   ~ControlStore();
   ControlStore(const ControlStore&) = delete;
   ControlStore& operator=(const ControlStore&) = delete;
 
+  // How long a call waits for its answer; copied by clone().
+  void limit_answers(std::chrono::milliseconds limit);
   // A connection of its own to the same store.
   std::unique_ptr<ControlStore> clone() const;
 

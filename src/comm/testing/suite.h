@@ -228,8 +228,10 @@ inline void check_nan(World& world) {
   }
 }
 
+inline uint64_t pair_key(int from, int to) { return static_cast<uint64_t>(from) * 64 + static_cast<uint64_t>(to); }
+
 inline int64_t rows_between(int from, int to, int salt) {
-  const uint32_t bits = scramble(static_cast<uint64_t>(from * 64 + to), static_cast<uint64_t>(salt));
+  const uint32_t bits = scramble(pair_key(from, to), static_cast<uint64_t>(salt));
   return bits % 3 == 0 ? 0 : static_cast<int64_t>(bits % 50);
 }
 
@@ -241,7 +243,7 @@ inline void check_exchange(Group& group, int64_t row_bytes, int salt) {
   std::vector<uint8_t> wanted;
   const auto put = [row_bytes](std::vector<uint8_t>& bytes, int from, int to, int64_t rows) {
     for (int64_t i = 0; i < rows * row_bytes; ++i) {
-      bytes.push_back(static_cast<uint8_t>(scramble(static_cast<uint64_t>(from * 64 + to), static_cast<uint64_t>(i))));
+      bytes.push_back(static_cast<uint8_t>(scramble(pair_key(from, to), static_cast<uint64_t>(i))));
     }
   };
   for (int peer = 0; peer < group.size(); ++peer) {
@@ -347,7 +349,7 @@ inline void check_async(World& world) {
       }
       for (int rank = 0; rank < world.size(); ++rank) {
         const std::vector<float> wanted = noise_vector(rank, 11, call);
-        EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), fulls[at].begin() + 11 * rank));
+        EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), fulls[at].begin() + 11L * rank));
       }
     }
   }
@@ -398,7 +400,7 @@ inline uint64_t add_to_hash(uint64_t hash, const void* data, size_t bytes) {
 inline uint64_t digest(World& world) {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (int round = 0; round < 6; ++round) {
-    std::vector<float> a = noise_vector(world.rank(), 7777 * round, round);
+    std::vector<float> a = noise_vector(world.rank(), 7777L * round, round);
     std::vector<uint16_t> b = to_bf16(noise_vector(world.rank(), 3333, round + 50));
     world.all().all_reduce({{.data = a.data(), .count = static_cast<int64_t>(a.size())},
                             {.data = b.data(), .count = static_cast<int64_t>(b.size()), .dtype = DType::kBF16}},
