@@ -152,7 +152,9 @@ void bench(const Sizes& sizes, comm::World& world) {
   Layer layer(sizes, world.rank());
   const Products products(sizes, layer);
   std::vector<Candidate> candidates{{"products alone", [&] { products.run(); }}};
-  for (const moe::ExpertMlp* mlp : {&moe::reference_expert_mlp(), &moe::native_expert_mlp()}) {
+  for (const moe::ExpertMlp* mlp :
+       {&moe::reference_expert_mlp(), &moe::native_expert_mlp(), &moe::packed_expert_mlp()}) {
+    if (!mlp->supports(at::kBFloat16)) continue;
     candidates.push_back({fmt::format("eager, {} experts", mlp->name), [&, mlp] {
                             moe::TEST_use_expert_mlp(mlp);
                             world.all().barrier("bench");

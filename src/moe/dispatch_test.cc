@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every dispatcher of the table on one rank, against the naive loop in fp64.
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -226,33 +227,57 @@ TEST_F(ExpertMlpChoice, ReferenceEqualsALoop) {
   EXPECT_LT(max_difference(got.down_proj, loop.down_proj), 2e-6);
 }
 
-TEST_F(ExpertMlpChoice, NativeIsAsNearToFp32AsTheReference) {
-  double native[5] = {}, reference[5] = {};
-  for (int64_t seed = 30; seed < 40; ++seed) {
-    const Problem problem = make_problem({48, 64, 48, 8, 3}, seed).to(at::kBFloat16);
-    const Gradients exact = loop_gradients(problem.to(at::kDouble));
-    const auto add = [&](double* distance, const Gradients& got) {
-      distance[0] += frobenius_difference(got.out, exact.out);
-      distance[1] += frobenius_difference(got.hidden, exact.hidden);
-      distance[2] += frobenius_difference(got.weights, exact.weights);
-      distance[3] += frobenius_difference(got.gate_up_proj, exact.gate_up_proj);
-      distance[4] += frobenius_difference(got.down_proj, exact.down_proj);
-    };
-    add(native, run(problem, native_expert_mlp()));
-    add(reference, run(problem, reference_expert_mlp()));
+// In bf16, over ten seeds and odd sizes too.
+TEST_F(ExpertMlpChoice, OthersAreAsNearToFp32AsTheReference) {
+  for (const ExpertMlp* mlp : {&native_expert_mlp(), &packed_expert_mlp()}) {
+    if (!mlp->supports(at::kBFloat16)) continue;  // a CPU without AVX-512 BF16
+    double distance[5] = {}, reference[5] = {};
+    for (int64_t seed = 30; seed < 40; ++seed) {
+      const ProblemSizes sizes = seed % 2 == 0 ? ProblemSizes{48, 64, 48, 8, 3} : ProblemSizes{48, 61, 37, 8, 3};
+      const Problem problem = make_problem(sizes, seed).to(at::kBFloat16);
+      const Gradients exact = loop_gradients(problem.to(at::kDouble));
+      const auto add = [&](double* sums, const Gradients& got) {
+        sums[0] += frobenius_difference(got.out, exact.out);
+        sums[1] += frobenius_difference(got.hidden, exact.hidden);
+        sums[2] += frobenius_difference(got.weights, exact.weights);
+        sums[3] += frobenius_difference(got.gate_up_proj, exact.gate_up_proj);
+        sums[4] += frobenius_difference(got.down_proj, exact.down_proj);
+      };
+      add(distance, run(problem, *mlp));
+      add(reference, run(problem, reference_expert_mlp()));
+    }
+    for (int i = 0; i < 5; ++i) EXPECT_LT(distance[i], 1.1 * reference[i]) << mlp->name << i;
   }
-  for (int i = 0; i < 5; ++i) EXPECT_LT(native[i], 1.1 * reference[i]) << i;
+}
+
+// More rows than a block, on several threads and on one: the same bits.
+TEST_F(ExpertMlpChoice, ResultsDoNotDependOnThreads) {
+  const Problem problem = make_problem({400, 64, 48, 3, 2}, 41).to(at::kBFloat16);
+  for (const ExpertMlp* mlp : {&native_expert_mlp(), &packed_expert_mlp()}) {
+    if (!mlp->supports(at::kBFloat16)) continue;
+    const int threads = at::get_num_threads();
+    at::set_num_threads(2);
+    const Gradients two = run(problem, *mlp);
+    at::set_num_threads(1);
+    const Gradients one = run(problem, *mlp);
+    at::set_num_threads(threads);
+    EXPECT_TRUE(bitwise_equal(two.out, one.out)) << mlp->name;
+    EXPECT_TRUE(bitwise_equal(two.hidden, one.hidden)) << mlp->name;
+    EXPECT_TRUE(bitwise_equal(two.gate_up_proj, one.gate_up_proj)) << mlp->name;
+  }
 }
 
 // DISP-07: rows of the buffers that belong to no expert are never read.
-TEST(ExpertMlpTest, SpareRowsAreNotRead) {
-  const Problem problem = make_problem({6, 16, 12, 2, 1}, 15);
-  const ExpertMlp& mlp = choose_expert_mlp(at::kFloat);
+class SpareRows : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(SpareRows, AreNotRead) {
+  const Problem problem = make_problem({6, 16, 12, 2, 1}, 15).to(GetParam());
+  const ExpertMlp& mlp = choose_expert_mlp(GetParam());
   const std::vector<int64_t> offsets{0, 4, 6}, rows{5, 0, 3, 1, 2, 4};
   const ExpertRows expert_rows{offsets, rows, rows};
   const auto padded = [](const at::Tensor& tensor) {
     at::Tensor wide =
-        at::full({tensor.size(0) + 3, tensor.size(1)}, std::numeric_limits<double>::quiet_NaN(), at::kFloat);
+        at::full({tensor.size(0) + 3, tensor.size(1)}, std::numeric_limits<double>::quiet_NaN(), GetParam());
     wide.slice(0, 0, tensor.size(0)).copy_(tensor);
     return wide;
   };
@@ -270,6 +295,9 @@ TEST(ExpertMlpTest, SpareRowsAreNotRead) {
   EXPECT_TRUE(bitwise_equal(exact_grads.down_proj, wide_grads.down_proj));
   EXPECT_TRUE(bitwise_equal(exact_grads.weights_R, wide_grads.weights_R));
 }
+
+INSTANTIATE_TEST_SUITE_P(Types, SpareRows, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& instance) { return std::string(c10::toString(instance.param)); });
 
 }  // namespace
 }  // namespace expertmesh::moe

@@ -16,7 +16,10 @@ void TEST_use_expert_mlp(const ExpertMlp* mlp) { g_forced.store(mlp); }
 
 const ExpertMlp& choose_expert_mlp(at::ScalarType dtype) {
   if (const ExpertMlp* forced = g_forced.load(std::memory_order_relaxed)) return *forced;
-  return native_expert_mlp().supports(dtype) ? native_expert_mlp() : reference_expert_mlp();
+  for (const ExpertMlp* mlp : {&packed_expert_mlp(), &native_expert_mlp()}) {
+    if (mlp->supports(dtype)) return *mlp;
+  }
+  return reference_expert_mlp();
 }
 
 ExpertGrads new_expert_grads(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,

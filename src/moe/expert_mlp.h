@@ -62,7 +62,10 @@ const ExpertMlp& reference_expert_mlp();
 // The same products with native row passes between them; fp32 and bf16.
 const ExpertMlp& native_expert_mlp();
 
-// The fastest one that runs this dtype.
+// Our own products for changing numbers of rows: bf16 on CPUs with AVX-512 BF16.
+const ExpertMlp& packed_expert_mlp();
+
+// The fastest one that runs this dtype on this CPU.
 const ExpertMlp& choose_expert_mlp(at::ScalarType dtype);
 // For tests and benchmarks: all choices from now on; nullptr: the above.
 void TEST_use_expert_mlp(const ExpertMlp* mlp);

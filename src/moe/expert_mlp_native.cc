@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products are the library's (at::mm reaches 80 % of this kind of CPU's bf16 peak at 128 rows an expert: see
-// bench/moe_bench.cc); everything between them is one native pass over rows that still sit in the cache. Experts are
-// independent tasks taken from a shared counter, so a busy expert does not hold up the others of a thread, and no
-// result depends on which thread ran it.
-#include <ATen/Parallel.h>
+// The products are the library's, everything between them is one native pass over rows that still sit in the cache.
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 
-#include <atomic>
-
 #include "moe/expert_mlp.h"
+#include "moe/expert_tasks.h"
 #include "moe/scratch.h"
 #include "ops/cpu/expert_act.h"
 #include "ops/cpu/expert_rows.h"
@@ -20,22 +14,7 @@
 namespace expertmesh::moe {
 namespace {
 
-// One expert's share of the rows.
-struct Task {
-  int64_t expert, begin, rows;
-};
-
-template <typename Body>
-void for_each_expert(const ExpertRows& rows, const Body& body) {
-  std::atomic<int64_t> next{0};
-  const auto work = [&](int64_t /*begin*/, int64_t /*end*/) {
-    const at::NoGradGuard no_graph;  // the workers do not inherit the caller's
-    for (int64_t e = next++; e < rows.num_experts(); e = next++) {
-      body(Task{e, rows.offsets[e], rows.offsets[e + 1] - rows.offsets[e]});
-    }
-  };
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), rows.num_experts()), 1, work);
-}
+using Task = ExpertTask;
 
 at::Tensor gather_task(const at::Tensor& source, const ExpertRows& rows, const Task& task) {
   at::Tensor out = new_scratch({task.rows, source.size(1)}, source.scalar_type());
@@ -66,12 +45,13 @@ ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertW
   ExpertForward result;
   result.y_RH = new_scratch({rows.num_rows(), x.size(1)}, x.scalar_type());
   result.gate_up_R2I = new_scratch({rows.num_rows(), weights.gate_up_proj.size(1)}, x.scalar_type());
-  for_each_expert(rows, [&](const Task& task) {
+  const auto run_expert = [&](const Task& task) {
     if (task.rows == 0) return;
     at::Tensor gate_up = result.gate_up_R2I.narrow(0, task.begin, task.rows);
     at::mm_out(gate_up, gather_task(x, rows, task), weights.gate_up_proj[task.expert].t());
     scatter_task(at::mm(swiglu(gate_up), weights.down_proj[task.expert].t()), rows, task, result.y_RH);
-  });
+  };
+  for_each_expert(rows, [&] { return run_expert; });
   return result;
 }
 
@@ -135,7 +115,7 @@ ExpertGrads backward(const at::Tensor& grad_y, const at::Tensor& x, const at::Te
                      const ExpertGradNeeds& needs) {
   Backward run{grad_y, x, gate_up_R2I, routing_weights_R, rows, weights, needs};
   run.grads = new_expert_grads(x, rows, weights, needs);
-  for_each_expert(rows, [&](const Task& task) { run.run_expert(task); });
+  for_each_expert(rows, [&] { return [&](const Task& task) { run.run_expert(task); }; });
   return std::move(run.grads);
 }
 
