@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -14,6 +12,7 @@
 #include "base/json.h"
 #include "data/bpe.h"
 #include "data/tokenizer_added.h"
+#include "data/tokenizer_batch.h"
 #include "data/tokenizer_bytes.h"
 #include "data/tokenizer_normalizer.h"
 #include "data/tokenizer_spec.h"
@@ -24,7 +23,6 @@ namespace expertmesh::data {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // positions inside a word are 32-bit
-constexpr size_t kTextsAtOnce = 16;                // that a thread of encode_batch takes
 
 // Buffers and the word cache of one thread while it encodes.
 struct Workspace {
@@ -178,48 +176,6 @@ void check_text(std::string_view text) {
   }
 }
 
-// Threads that take texts until none is left. The error of the first bad text wins, whichever thread met it.
-class BatchRun {
- public:
-  explicit BatchRun(size_t count) : count_(count), failed_at_(count) {}
-
-  template <typename Work>
-  void run(size_t threads, Work work) {
-    std::vector<std::jthread> others;
-    for (size_t i = 1; i < threads; ++i) others.emplace_back([&] { take_all(work); });
-    take_all(work);
-    others.clear();  // joins
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  template <typename Work>
-  void take_all(Work& work) {
-    while (true) {
-      const size_t first = next_.fetch_add(kTextsAtOnce);
-      if (first >= count_) return;
-      size_t at = first;
-      try {
-        work(first, std::min(first + kTextsAtOnce, count_), at);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (at < failed_at_) {
-          failed_at_ = at;
-          error_ = std::current_exception();
-        }
-        next_.store(count_);
-        return;
-      }
-    }
-  }
-
-  size_t count_;
-  std::atomic<size_t> next_ = 0;
-  std::mutex mutex_;
-  size_t failed_at_;
-  std::exception_ptr error_;
-};
-
 }  // namespace
 
 Tokenizer Tokenizer::load(const base::FileSystem& files, const std::string& directory) {
@@ -247,8 +203,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::string> texts, int threads) const {
   std::vector<std::vector<int32_t>> out(texts.size());
   const size_t wanted = threads > 0 ? static_cast<size_t>(threads) : std::max(1U, std::thread::hardware_concurrency());
-  const size_t useful = std::max<size_t>(1, (texts.size() + kTextsAtOnce - 1) / kTextsAtOnce);
-  BatchRun(texts.size()).run(std::min(wanted, useful), [&](size_t first, size_t last, size_t& at) {
+  BatchRun(texts.size()).run(wanted, [&](size_t first, size_t last, size_t& at) {
     auto workspace = parts_->pool.take();
     for (at = first; at < last; ++at) {
       try {
@@ -310,19 +265,5 @@ std::optional<int32_t> Tokenizer::pad_id() const { return pad_token() ? token_to
 
 const std::string& Tokenizer::chat_template() const { return parts_->spec.chat_template; }
 const std::string& Tokenizer::fingerprint() const { return parts_->spec.fingerprint; }
-
-std::string StreamDecoder::push(int32_t id) {
-  pending_.append(tokenizer_->token_bytes(id));
-  const size_t ready = pending_.size() - unfinished_utf8_tail(pending_);
-  std::string out = replace_invalid_utf8(std::string_view(pending_).substr(0, ready));
-  pending_.erase(0, ready);
-  return out;
-}
-
-std::string StreamDecoder::finish() {
-  std::string out = replace_invalid_utf8(pending_);
-  pending_.clear();
-  return out;
-}
 
 }  // namespace expertmesh::data
