@@ -65,6 +65,8 @@ base::Error dead_error(int rank, const Peer& peer) {
 ProcessJob::ProcessJob(Launch launch, WorldOptions options, std::unique_ptr<ControlStore> store,
                        std::vector<Peer> peers)
     : launch_(std::move(launch)), options_(std::move(options)), peers_(std::move(peers)), store_(std::move(store)) {
+  // Connected before anybody can fail: a connection to a dead server is tried again for the whole set-up time.
+  monitor_store_ = store_->clone();
   monitor_ = std::thread([this] { monitor_main(); });
   executor_ = std::make_unique<Executor>([rank = launch_.rank] { base::set_fault_rank(rank); });
 }
@@ -149,16 +151,15 @@ base::Error ProcessJob::abort_error(const WaitPlace& place) {
 // The monitor.
 
 void ProcessJob::monitor_main() {
-  std::unique_ptr<ControlStore> store;
+  ControlStore& store = *monitor_store_;
   auto next_word = now();
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kWatchEvery, [this] { return is_stopping_; })) {
     lock.unlock();
     try {
-      if (!store) store = store_->clone();
-      watch(*store);
+      watch(store);
       if (now() >= next_word) {
-        store->set(fmt::format("doing/{}", rank()), doing_text(rank(), ledger_));
+        store.set(fmt::format("doing/{}", rank()), doing_text(rank(), ledger_));
         next_word = now() + kPublishEvery;
       }
     } catch (const StoreSilent&) {

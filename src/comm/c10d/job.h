@@ -101,6 +101,7 @@ class ProcessJob {
   const WorldOptions options_;
   const std::vector<Peer> peers_;
   std::unique_ptr<ControlStore> store_;
+  std::unique_ptr<ControlStore> monitor_store_;  // the monitor's own connection
   Ledger ledger_;
 
   std::atomic<bool> is_aborted_{false};
