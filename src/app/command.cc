@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/command.h"
 
+#include <fcntl.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -85,6 +87,10 @@ int run_unprotected(const Arguments& arguments) {
 std::span<const Command> commands() { return kCommands; }
 
 void prepare_process() {
+  // A closed standard stream's number would go to the next file opened, and what is printed into that file.
+  for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+  }
   // Big temporaries come back every step: keep them instead of giving their pages to the system and faulting them in
   // again.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);

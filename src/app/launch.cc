@@ -62,7 +62,9 @@ void launch(const LaunchOptions& options, const std::function<void(int)>& prepar
                            *options.threads_per_rank, kMaxThreads)
         .hint("Leave it out for cores / ranks.");
   }
-  const comm::WorldOptions world_options{.timeout = options.timeout};
+  comm::WorldOptions world_options{.timeout = options.timeout};
+  // Whoever wants short waits wants them at the start as well.
+  world_options.setup_timeout = std::min<std::chrono::milliseconds>(world_options.setup_timeout, options.timeout);
   const auto run_rank = [&](comm::World& world) {
     at::set_num_threads(threads_per_rank(options, world.local_size()));
     body(world);

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/fault.h"
 #include "base/log.h"
 
 namespace expertmesh::base {
@@ -75,6 +76,7 @@ class PosixWritableFile final : public WritableFile {
   }
 
   void sync() override {
+    EXPERTMESH_FAULT_POINT("file.sync");
     if (retry([&] { return ::fsync(fd_.get()); }) != 0) fail(code_, "write to the device", path_, errno);
   }
 
@@ -88,6 +90,7 @@ class PosixWritableFile final : public WritableFile {
   template <typename Write>
   void write_all(std::span<const std::byte> data, Write&& write) {
     while (!data.empty()) {
+      EXPERTMESH_FAULT_POINT("file.write");
       const ssize_t done = retry([&] { return write(data.data(), std::min(data.size(), kChunkBytes)); });
       if (done < 0) fail(code_, "write", path_, errno);
       if (done == 0) fail(code_, "write", path_, EIO);
@@ -210,6 +213,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   void make_directories(const std::string& path) override {
+    EXPERTMESH_FAULT_POINT("file.make_directories");
     std::error_code error;
     std::filesystem::create_directories(path, error);
     if (error) fail(code(), "make the directory", path, error.value());
@@ -228,20 +232,24 @@ class PosixFileSystem final : public FileSystem {
   }
 
   void rename(const std::string& from, const std::string& to) override {
+    EXPERTMESH_FAULT_POINT("file.rename");
     if (::rename(from.c_str(), to.c_str()) != 0) fail(code(), "rename " + from + " to this", to, errno);
   }
 
   void remove_file(const std::string& path) override {
+    EXPERTMESH_FAULT_POINT("file.remove_file");
     if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(code(), "remove", path, errno);
   }
 
   void remove_tree(const std::string& path) override {
+    EXPERTMESH_FAULT_POINT("file.remove_tree");
     std::error_code error;
     std::filesystem::remove_all(path, error);
     if (error) fail(code(), "remove", path, error.value());
   }
 
   void sync_directory(const std::string& path) override {
+    EXPERTMESH_FAULT_POINT("file.sync_directory");
     const Descriptor fd(retry([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
     if (fd.get() < 0) fail(code(), "open the directory", path, errno);
     // Some network and overlay file systems cannot sync a directory; that is no failure of the write.
@@ -289,6 +297,7 @@ class PosixFileSystem final : public FileSystem {
   }
 
   std::unique_ptr<WritableFile> open_writable(const std::string& path, int flags, std::string_view action) const {
+    EXPERTMESH_FAULT_POINT("file.open");
     const int fd = retry([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666); });
     if (fd < 0) fail(code(), action, path, errno);
     return std::make_unique<PosixWritableFile>(code(), path, fd);
