@@ -97,7 +97,7 @@ void add_rows(const std::string& name, void (*body)(benchmark::State&, const Ope
   for (const Operators* ops : {&native_operators(), &reference_operators()}) {
     auto* row = benchmark::RegisterBenchmark((name + "/" + std::string(ops->name)).c_str(),
                                              [=](benchmark::State& state) { body(state, *ops); });
-    row->Unit(benchmark::kMillisecond)->UseRealTime();
+    row->Unit(benchmark::kMillisecond)->MeasureProcessCPUTime()->UseRealTime();
     for (const int64_t argument : arguments) row->Arg(argument);
   }
 }

@@ -6,7 +6,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
@@ -16,6 +15,7 @@
 
 #include "ops/cpu/cross_entropy.h"
 #include "ops/native.h"
+#include "ops/new_tensor.h"
 #include "ops/raw.h"
 #include "ops/target_rows.h"
 
@@ -48,7 +48,7 @@ void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& x, at:
   const int64_t vocab = grad_weight.size(0), hidden = grad_weight.size(1);
   const int64_t row_bytes = hidden * static_cast<int64_t>(x.element_size());
   const int64_t rows = std::max<int64_t>(64, kBlockBytes / row_bytes / 64 * 64);
-  at::Tensor block = at::empty({std::min(rows, vocab), hidden}, x.options());
+  at::Tensor block = new_tensor({std::min(rows, vocab), hidden}, x.options());
   for (int64_t begin = 0; begin < vocab; begin += rows) {
     const int64_t size = std::min(rows, vocab - begin);
     at::Tensor product = block.narrow(0, 0, size);
@@ -66,7 +66,7 @@ struct Chunks {
       : x(rows.gather(hidden).contiguous()),
         chunk_rows(rows_per_chunk(std::max<int64_t>(1, rows.size()),
                                   weight.size(0) * static_cast<int64_t>(weight.element_size()), budget)),
-        buffer(at::empty({std::min(chunk_rows, rows.size()), weight.size(0)}, weight.options())) {}
+        buffer(new_tensor({std::min(chunk_rows, rows.size()), weight.size(0)}, weight.options())) {}
 
   // Logits of rows [begin, end).
   at::Tensor logits(const at::Tensor& weight, int64_t begin, int64_t end) {
@@ -91,7 +91,7 @@ CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input) {
   Chunks chunks(input.hidden_TH.detach(), weight, rows, input.logits_bytes);
   const bool needs_grad = input.needs_grad_hidden || input.grad_weight_VH.defined();
   at::Tensor grad_weight = input.grad_weight_VH;
-  const at::Tensor grad_x = input.needs_grad_hidden ? at::empty(chunks.x.sizes(), chunks.x.options()) : at::Tensor();
+  const at::Tensor grad_x = input.needs_grad_hidden ? new_like(chunks.x) : at::Tensor();
 
   std::vector<double> logprobs(static_cast<size_t>(rows.size()));
   for (int64_t begin = 0; begin < rows.size(); begin += chunks.chunk_rows) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU's own operators behind the table (operators.h): autograd functions around the torch-free kernels of cpu/,
-// split over the caller's intra-op threads, and ATen's flash attention.
+// split over the caller's intra-op threads, and ATen's flash attention where it is the faster one.
 #pragma once
 
 #include "ops/operators.h"
@@ -11,8 +11,15 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at::Tensor& cos_PR,
                 const at::Tensor& sin_PR);
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
+// attention_tiles where this processor and the number of documents suit it, else attention_flash.
 at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                      std::span<const int64_t> cu_seqlens, double scale);
+// The own kernel, a task a document and key/value head: fast with AVX-512 and at least as many tasks as threads.
+at::Tensor attention_tiles(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
+                           std::span<const int64_t> cu_seqlens, double scale);
+// ATen's flash kernel, document by document.
+at::Tensor attention_flash(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
+                           std::span<const int64_t> cu_seqlens, double scale);
 CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input);
 at::Tensor linear_logprobs(const at::Tensor& hidden_TH, const at::Tensor& weight_VH, const at::Tensor& targets_T);
 

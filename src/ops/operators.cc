@@ -35,7 +35,7 @@ std::span<const OperatorInfo> operator_table() {
       OperatorInfo{"rms_norm", "auto", "cpu", "one pass, AVX-512 or AVX2"},
       OperatorInfo{"rope", "auto", "cpu", "one pass, AVX-512 or AVX2"},
       OperatorInfo{"swiglu", "auto", "cpu", "one pass, AVX-512 or AVX2"},
-      OperatorInfo{"attention", "auto", "cpu", "ATen flash attention, document by document"},
+      OperatorInfo{"attention", "auto", "cpu", "own tiles (AVX-512) or ATen flash attention, by document"},
       OperatorInfo{"linear_cross_entropy", "auto", "cpu", "head, loss and gradients over bounded chunks of logits"},
       OperatorInfo{"rms_norm", "reference", "any", "plain ATen"},
       OperatorInfo{"rope", "reference", "any", "plain ATen"},

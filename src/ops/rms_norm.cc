@@ -2,14 +2,13 @@
 #include "ops/cpu/rms_norm.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "ops/native.h"
+#include "ops/new_tensor.h"
 #include "ops/raw.h"
 
 namespace expertmesh::ops::native {
@@ -28,8 +27,8 @@ class RmsNorm : public torch::autograd::Function<RmsNorm> {
     const int64_t rows = x.numel() / std::max<int64_t>(cols, 1);
     EXPERTMESH_CHECK(weight.is_contiguous() && weight.numel() == cols && weight.scalar_type() == x.scalar_type(),
                      "rms_norm of {} columns with a weight of {}", cols, weight.numel());
-    const at::Tensor y = at::empty_like(x);
-    const at::Tensor rstd = at::empty({rows}, x.options().dtype(at::kFloat));
+    const at::Tensor y = new_like(x);
+    const at::Tensor rstd = new_tensor({rows}, x.options().dtype(at::kFloat));
     with_element_type(x.scalar_type(), [&]<typename T>(T) {
       at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / cols), [&](int64_t begin, int64_t end) {
         cpu::rms_norm_forward(raw<T>(x) + begin * cols, raw<T>(weight), mutable_raw<T>(y) + begin * cols,
@@ -46,7 +45,7 @@ class RmsNorm : public torch::autograd::Function<RmsNorm> {
     const at::Tensor grad_y = grad_outputs[0].contiguous();
     const int64_t cols = x.size(-1);
     const int64_t rows = rstd.numel();
-    const at::Tensor grad_x = at::empty_like(x);
+    const at::Tensor grad_x = new_like(x);
     // One row of partial sums a thread, added in order of the threads.
     const at::Tensor partial = at::zeros({at::get_num_threads(), cols}, x.options().dtype(at::kFloat));
     with_element_type(x.scalar_type(), [&]<typename T>(T) {

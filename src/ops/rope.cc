@@ -2,12 +2,12 @@
 #include "ops/cpu/rope.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "ops/native.h"
+#include "ops/new_tensor.h"
 #include "ops/raw.h"
 
 namespace expertmesh::ops::native {
@@ -22,7 +22,7 @@ at::Tensor rotate(const at::Tensor& x_in, const at::Tensor& positions, const at:
                   bool backward) {
   const bool heads_in_place = x_in.stride(2) == 1 && x_in.stride(1) == x_in.size(2);
   const at::Tensor x = heads_in_place ? x_in : x_in.contiguous();
-  const at::Tensor y = at::empty(x.sizes(), x.options());
+  const at::Tensor y = new_like(x);
   const int64_t width = x.size(1) * x.size(2);
   cpu::RopeShape shape{.heads = x.size(1),
                        .head_dim = x.size(2),

@@ -2,10 +2,10 @@
 #include "ops/cpu/swiglu.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "ops/native.h"
+#include "ops/new_tensor.h"
 #include "ops/raw.h"
 
 namespace expertmesh::ops::native {
@@ -24,7 +24,7 @@ class Swiglu : public torch::autograd::Function<Swiglu> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_in, const at::Tensor& up_in) {
     const at::Tensor gate = gate_in.contiguous(), up = up_in.contiguous();
     EXPERTMESH_CHECK(gate.sizes() == up.sizes(), "swiglu of {} and {} elements", gate.numel(), up.numel());
-    const at::Tensor out = at::empty_like(gate);
+    const at::Tensor out = new_like(gate);
     with_element_type(gate.scalar_type(), [&]<typename T>(T) {
       at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
         cpu::swiglu_forward(raw<T>(gate) + begin, raw<T>(up) + begin, mutable_raw<T>(out) + begin,
@@ -39,7 +39,7 @@ class Swiglu : public torch::autograd::Function<Swiglu> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &gate = saved[0], &up = saved[1];
     const at::Tensor grad_out = grad_outputs[0].contiguous();
-    const at::Tensor grad_gate = at::empty_like(gate), grad_up = at::empty_like(up);
+    const at::Tensor grad_gate = new_like(gate), grad_up = new_like(up);
     with_element_type(gate.scalar_type(), [&]<typename T>(T) {
       at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
         cpu::swiglu_backward(raw<T>(grad_out) + begin, raw<T>(gate) + begin, raw<T>(up) + begin,
