@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -91,6 +92,7 @@ void prepare_process() {
   for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
   }
+  (void)std::signal(SIGXFSZ, SIG_IGN);  // a file past the system's limit is an error of the write
   // Big temporaries come back every step: keep them instead of giving their pages to the system and faulting them in
   // again.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);

@@ -336,4 +336,14 @@ void write_file_atomic(FileSystem& fs, const std::string& path, std::string_view
   fs.sync_directory(slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash));
 }
 
+void remove_unfinished_writes(FileSystem& fs, const std::string& directory) {
+  for (const std::string& name : fs.list(directory)) {
+    const size_t mark = name.rfind(".tmp-");
+    if (mark == std::string::npos || name.find_first_not_of("0123456789-", mark + 5) != std::string::npos) continue;
+    const std::string path = join_path(directory, name);
+    log_warn("{}: removing what an interrupted write left behind", path);
+    fs.remove_file(path);
+  }
+}
+
 }  // namespace expertmesh::base

@@ -94,4 +94,7 @@ std::string join_path(std::string_view a, std::string_view b);
 // Writes beside the target, syncs, renames over it: readers see the old or the new text, never a part.
 void write_file_atomic(FileSystem& fs, const std::string& path, std::string_view text);
 
+// Removes what writes of the above that were killed have left in a directory, and says so in the log.
+void remove_unfinished_writes(FileSystem& fs, const std::string& directory);
+
 }  // namespace expertmesh::base

@@ -59,8 +59,9 @@ GradientNorm global_gradient_norm(const std::vector<Parameter*>& parameters, com
   const auto index = static_cast<size_t>(first / ranks);
   if (index < parameters.size()) {
     const auto rank = static_cast<int>(first - static_cast<double>(index) * ranks);
+    result.non_finite_rank = world.members()[rank];
     result.first_non_finite =
-        fmt::format("gradient of {} on rank {}", parameters[index]->name(), world.members()[rank]);
+        fmt::format("gradient of {} on rank {}", parameters[index]->name(), result.non_finite_rank);
   }
   result.is_finite = result.first_non_finite.empty() && std::isfinite(result.norm);
   return result;

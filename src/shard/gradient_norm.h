@@ -16,6 +16,7 @@ struct GradientNorm {
   double expert_norm = 0;        // of the expert parameters alone
   bool is_finite = true;         // the same on all ranks
   std::string first_non_finite;  // "name on rank R", the same on all ranks; empty where all are finite
+  int non_finite_rank = 0;       // R
 };
 
 // Collective over `world`: one reduction, entered by every rank whatever it holds.

@@ -95,6 +95,7 @@ StepResult train_step(ShardedModel& model, LayerWalk& walk, const Loss& loss, Op
   if (bad_rank >= 0 || !norm.is_finite) {
     result.is_applied = false;
     result.is_nonfinite = true;
+    result.nonfinite_rank = bad_rank >= 0 ? bad_rank : norm.non_finite_rank;
     result.skip_reason = bad_rank >= 0 ? fmt::format("the loss on rank {} is not finite", bad_rank)
                                        : fmt::format("the {} is not finite", norm.first_non_finite);
     model.reshard_all();

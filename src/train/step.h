@@ -27,6 +27,7 @@ struct StepResult {
   bool is_applied = true;   // false: nothing was updated
   std::string skip_reason;  // why: the first non-finite value and its rank, or that there was nothing to learn from
   bool is_nonfinite = false;
+  int nonfinite_rank = -1;  // the first rank that met such a value
 };
 
 // Collective over the world. Either all ranks update or none.

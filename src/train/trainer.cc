@@ -106,6 +106,7 @@ class Trainer {
     step_s_ += seconds_since(begin);
     account(result);
     record(result);
+    stop_where_not_finite(result);
     summary_.was_stopped =
         world_.all().all_reduce_int(observer_.wants_stop() ? 1 : 0, comm::ReduceOp::kMax, "stop") != 0;
   }
@@ -120,13 +121,18 @@ class Trainer {
     }
     ++summary_.skipped_steps;
     if (is_main()) base::log_warn("step {} is skipped: {}", step_, result.skip_reason);
+    if (result.is_nonfinite) ++skips_in_a_row_;
+  }
+
+  void stop_where_not_finite(const StepResult& result) const {
     if (!result.is_nonfinite) return;
-    ++skips_in_a_row_;
     const bool stops = config_.train.on_nonfinite == config::OnNonfinite::kStop;
     if (!stops && skips_in_a_row_ < kMaxSkipsInARow) return;
-    throw base::make_error(base::Code::kNumerics, "train/nonfinite", "step {}: {}{}", step_, result.skip_reason,
-                           stops ? "" : fmt::format("; {} steps in a row were skipped", skips_in_a_row_))
-        .hint("No weight was changed by it. Lower learning_rate or max_grad_norm, or look at the rows of this step.");
+    throw base::make_error(
+        base::Code::kNumerics, "train/nonfinite", "step {}: {}; {}", step_, result.skip_reason,
+        stops ? "on_nonfinite is stop" : fmt::format("{} steps in a row were skipped", skips_in_a_row_))
+        .hint("No weight was changed by it. Lower learning_rate or max_grad_norm, or look at the rows of this step.")
+        .on_rank(result.nonfinite_rank, {}, static_cast<long>(step_));
   }
 
   void record(const StepResult& result) {
@@ -200,6 +206,7 @@ class Trainer {
 void write_resolved_config(const config::Config& config, const std::string& output_dir) {
   const auto fs = base::make_posix_file_system(base::Code::kCheckpoint);
   fs->make_directories(output_dir);
+  base::remove_unfinished_writes(*fs, output_dir);
   config::Config resolved = config;
   resolved.train.output_dir = output_dir;
   base::write_file_atomic(*fs, base::join_path(output_dir, "config.resolved.yaml"), config::print_yaml(resolved));
