@@ -263,7 +263,8 @@ TEST(ProcessSetup, MissingRanksAreListed) {
   });
   EXPECT_EQ(results[0].code, 14) << results[0].output;
   EXPECT_THAT(results[0].output, HasSubstr("rank 1 of 3 did not appear within 1.0 s"));
-  EXPECT_EQ(results[2].code, 14) << results[2].output;
+  EXPECT_EQ(results[2].code, 14);
+  EXPECT_THAT(results[2].output, HasSubstr("rank 1 of 3 did not appear"));
 }
 
 TEST(ProcessSetup, PortInUse) {
@@ -293,7 +294,7 @@ TEST(ProcessSetup, NobodyServes) {
 
 TEST(ProcessSetup, DisagreementsAreRefused) {
   WorldOptions options = short_options();
-  options.setup_timeout = std::chrono::seconds(2);
+  options.setup_timeout = std::chrono::seconds(10);
   const auto results = run_processes(3, [&](int process) {
     setenv("WORLD_SIZE", "2", 1);
     setenv("RANK", process == 0 ? "0" : "1", 1);
@@ -307,8 +308,12 @@ TEST(ProcessSetup, DisagreementsAreRefused) {
     setenv("WORLD_SIZE", rank == 0 ? "2" : "3", 1);
     return run_joined([](World&) {}, options);
   });
-  EXPECT_EQ(sizes[1].code, 14) << sizes[1].output;
-  EXPECT_THAT(sizes[1].output, HasSubstr("rank 1 was told 3 ranks, rank 0 was told 2"));
+  // Whoever looks first says so, and the others repeat it.
+  for (const ProcessResult& result : sizes) {
+    EXPECT_EQ(result.code, 14);
+    EXPECT_THAT(result.output, ::testing::AnyOf(HasSubstr("rank 1 was told 3 ranks, rank 0 was told 2"),
+                                                HasSubstr("rank 0 was told 2 ranks, rank 1 was told 3")));
+  }
 }
 
 TEST(ProcessSetup, NoLauncherIsNoWorld) {

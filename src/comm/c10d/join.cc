@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <thread>
 
 #include "base/check.h"
 #include "base/json.h"
+#include "comm/c10d/error_text.h"
 #include "comm/c10d/group.h"
 #include "comm/c10d/job.h"
 #include "comm/c10d/translate.h"
@@ -23,6 +25,7 @@ using base::make_error;
 
 // The store answers at once unless its process hangs; on a busy machine that can take a while.
 constexpr std::chrono::seconds kShortestAnswer{5};
+constexpr std::chrono::milliseconds kRefusalIsRead{1000};
 
 // Processes with equal names see each other's process ids.
 std::string host_name() {
@@ -41,13 +44,28 @@ std::string announcement(const Launch& launch) {
   return base::dump_json(base::Json(std::move(object)));
 }
 
-Peer read_announcement(const Launch& launch, int peer, const std::string& text) {
+// A rank that finds a fault while they meet tells the others; the one that serves the store stays until they have read
+// it.
+[[noreturn]] void refuse(const Launch& launch, ControlStore& store, const base::Error& error) {
+  store.set_once("abort", error_to_json(error));
+  if (launch.rank == 0 && !launch.has_agent_store) std::this_thread::sleep_for(kRefusalIsRead);
+  throw base::Error(error);
+}
+
+void check_refused(ControlStore& store) {
+  if (const auto text = store.try_get("abort")) {
+    if (auto error = try_error_from_json(*text)) throw base::Error(*std::move(error));
+  }
+}
+
+Peer read_announcement(const Launch& launch, ControlStore& store, int peer, const std::string& text) {
   const base::Json json = base::parse_json(text);
   const int64_t size = json.find("size")->try_int64().value_or(0);
   if (size != launch.size) {
-    throw make_error(Code::kCommSetup, "comm/size", "rank {} was told {} ranks, rank {} was told {}", launch.rank,
-                     launch.size, peer, size)
-        .hint("Start all ranks with the same number of ranks.");
+    refuse(launch, store,
+           make_error(Code::kCommSetup, "comm/size", "rank {} was told {} ranks, rank {} was told {}", launch.rank,
+                      launch.size, peer, size)
+               .hint("Start all ranks with the same number of ranks."));
   }
   return {*json.find("host")->try_string(), json.find("pid")->try_int64().value_or(0)};
 }
@@ -75,10 +93,11 @@ std::vector<Peer> meet_all(const Launch& launch, const WorldOptions& options, Co
   missing.reserve(peers.size());
   for (int peer = 0; peer < launch.size; ++peer) missing.push_back(peer);
   for (;;) {
+    check_refused(store);
     std::vector<int> still;
     for (const int peer : missing) {
       if (const auto text = store.try_get(fmt::format("here/{}", peer))) {
-        peers[static_cast<size_t>(peer)] = read_announcement(launch, peer, *text);
+        peers[static_cast<size_t>(peer)] = read_announcement(launch, store, peer, *text);
       } else {
         still.push_back(peer);
       }
@@ -86,9 +105,10 @@ std::vector<Peer> meet_all(const Launch& launch, const WorldOptions& options, Co
     missing = std::move(still);
     if (missing.empty()) return peers;
     if (WaitClock::now() - start > options.setup_timeout) {
-      throw make_error(Code::kCommSetup, "comm/missing", "{} of {} did not appear within {:.1f} s", list_ranks(missing),
-                       launch.size, std::chrono::duration<double>(options.setup_timeout).count())
-          .hint("Look at the output of the missing ranks: they ended, or were never started.");
+      refuse(launch, store,
+             make_error(Code::kCommSetup, "comm/missing", "{} of {} did not appear within {:.1f} s",
+                        list_ranks(missing), launch.size, std::chrono::duration<double>(options.setup_timeout).count())
+                 .hint("Look at the output of the missing ranks: they ended, or were never started."));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -155,6 +175,9 @@ std::unique_ptr<World> try_join_launcher(const WorldOptions& given) {
   if (launch->size == 1) return make_single_world(options);
   // libtorch warns about every retry; what matters is reported as our error.
   FLAGS_caffe2_log_level = 3;
+  // Writing to a peer that is gone is an error to report, not the end of the process.
+  struct sigaction action{};
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
   try {
     auto store = ControlStore::connect(*launch, options.setup_timeout);
     std::vector<Peer> peers = meet_all(*launch, options, *store);

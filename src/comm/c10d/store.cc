@@ -21,7 +21,7 @@ namespace expertmesh::comm {
 namespace {
 
 // libtorch's own limit on connecting, with its better words, comes before ours.
-constexpr std::chrono::milliseconds kOwnEndsFirst{1000};
+constexpr std::chrono::milliseconds kOwnEndsFirst{5000};
 
 std::vector<uint8_t> to_bytes(std::string_view text) { return {text.begin(), text.end()}; }
 std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }

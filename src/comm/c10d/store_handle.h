@@ -2,6 +2,7 @@
 // What is behind ControlStore: for store.cc and wire.cc only (a heavy header).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -16,7 +17,7 @@ struct ControlStore::Handle {
   std::string prefix;
   int port = 0;
   std::chrono::milliseconds answer_limit{0};
-  bool is_lost = false;  // after a call without an answer: a late one would be taken for the next call's
+  std::atomic<bool> is_lost{false};  // after a call without an answer: a late one would be taken for the next call's
 };
 
 }  // namespace expertmesh::comm
