@@ -356,7 +356,7 @@ TEST_F(Interrupted, EveryKillPointLeavesOldOrNewOrNone) {
   }
   EXPECT_GT(states["old"], 5);
   EXPECT_GT(states["none"], 5);
-  EXPECT_EQ(states["new"], 1);  // killed right after the last rename
+  EXPECT_GE(states["new"], 1);  // killed after the last rename, while tidying up
 }
 
 TEST_F(Interrupted, SavingOverTheSourceItself) {

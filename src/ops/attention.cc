@@ -13,8 +13,9 @@ at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at:
   EXPERTMESH_CHECK(!cu_seqlens.empty() && cu_seqlens.back() == q_TND.size(0), "documents of {} tokens, {} queries",
                    cu_seqlens.empty() ? 0 : cu_seqlens.back(), q_TND.size(0));
   const int64_t num_tasks = (static_cast<int64_t>(cu_seqlens.size()) - 1) * k_TMD.size(1);
-  const bool takes_tiles =
-      cpu::processor_isa() == cpu::Isa::kAvx512 && (num_tasks >= at::get_num_threads() || q_TND.size(0) < 256);
+  // fp32 goes through ATen: it is there to be compared with transformers, which does the same.
+  const bool takes_tiles = q_TND.scalar_type() == at::kBFloat16 && cpu::processor_isa() == cpu::Isa::kAvx512 &&
+                           (num_tasks >= at::get_num_threads() || q_TND.size(0) < 256);
   return takes_tiles ? attention_tiles(q_TND, k_TMD, v_TMD, cu_seqlens, scale)
                      : attention_flash(q_TND, k_TMD, v_TMD, cu_seqlens, scale);
 }

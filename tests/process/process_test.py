@@ -139,7 +139,10 @@ def test_killed_rank(size, victim):
             run.expect_code(-signal.SIGKILL)
             continue
         run.expect_code(PEER)
-        run.expect("rank %d" % victim)
+        # Rank 0 serves the store through which the name of the lost rank travels: when it goes, a closed connection may be
+        # all that the others have.
+        if victim != 0 or "Another rank has ended" not in run.err:
+            run.expect("rank %d" % victim)
         took = before[rank] + run.seconds - killed_at
         if took > 5 * product.slowness():
             run.fail("ended %.1f s after the kill" % took)
