@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training run of one rank, from meshes to the saved model: the straight line of docs/ARCHITECTURE.md.
+// The training run of one rank, from meshes to the saved model: the straight line of ARCHITECTURE.md.
 #pragma once
 
 #include "comm/world.h"

@@ -115,8 +115,8 @@ Json published() {
 std::span<const Preset> qwen3_moe_presets() {
   static constexpr std::array kPresets = {
       Preset{"qwen3-moe-tiny", "0.2M parameters, 512 ids: for tests", tiny},
-      Preset{"qwen3-moe-quickstart", "68M parameters, 46M active: the quick start", quickstart},
-      Preset{"qwen3-moe-bench", "237M parameters, 105M active: benchmarks", bench},
+      Preset{"qwen3-moe-quickstart", "66M parameters, 44M active: the quick start", quickstart},
+      Preset{"qwen3-moe-bench", "234M parameters, 102M active: benchmarks", bench},
       Preset{"qwen3-moe-30b-a3b", "30.5B parameters, 3.3B active: the shape of Qwen3-30B-A3B", published},
   };
   return kPresets;
