@@ -305,7 +305,11 @@ base::Error ProcessJob::explain(const Waiting& waiting, const std::string& conne
       std::this_thread::sleep_for(kPause);
     }
   } catch (const StoreLost&) {
-    if (const auto dead = find_dead(waiting)) return *dead;
+    // A killed process loses its connections a moment before it counts as ended.
+    while (now() < deadline && !is_aborted()) {
+      if (const auto dead = find_dead(waiting)) return *dead;
+      std::this_thread::sleep_for(kPause);
+    }
   }
   if (is_aborted()) return abort_error(waiting.place);
   return base::make_error(base::Code::kPeerLost, "comm/peer_lost", "{} but a connection failed: {}",
