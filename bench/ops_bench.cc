@@ -26,13 +26,13 @@ constexpr int64_t kTokens = 2048, kHidden = 512, kHeads = 8, kKvHeads = 2, kHead
 at::Tensor random(at::IntArrayRef shape) { return at::randn(shape).to(at::kBFloat16).set_requires_grad(true); }
 
 // One forward and backward an iteration; gradients are dropped, as after an optimizer step.
-void run_graph(benchmark::State& state, std::vector<at::Tensor> leaves, const std::function<at::Tensor()>& op) {
+void run_graph(benchmark::State& state, const std::vector<at::Tensor>& leaves, const std::function<at::Tensor()>& op) {
   at::Tensor grad;
   for (auto _ : state) {
     const at::Tensor out = op();
     if (!grad.defined()) grad = at::ones_like(out);
     torch::autograd::backward({out}, {grad});
-    for (at::Tensor& leaf : leaves) leaf.mutable_grad().reset();
+    for (const at::Tensor& leaf : leaves) leaf.mutable_grad().reset();
   }
 }
 
