@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
@@ -217,7 +218,7 @@ void ProcessJob::leave_if_stuck() {
     why = cause_;
   }
   if (options_.on_failure) options_.on_failure({*why, {}, {&ledger_}, {rank()}});
-  base::log_line(base::LogLevel::kError, why->text());
+  std::fputs((why->text() + "\n").c_str(), stderr);
   base::log_line(base::LogLevel::kError, fmt::format("rank {} did not come back after this; leaving", rank()));
   std::_Exit(static_cast<int>(why->code()));
 }
