@@ -138,6 +138,12 @@ TEST_F(FileTest, AtomicWriteReplacesAndLeavesNothingBehind) {
   EXPECT_THAT(fs_->list(root_), ElementsAre("a", "dir"));
 }
 
+TEST_F(FileTest, UnfinishedWritesAreRemovedAndNothingElse) {
+  for (const char* name : {"a.yaml.tmp-123-0", "a.yaml", "b.tmp", "c.tmp-x", "d.tmp-1.txt"}) fs_->create(path(name));
+  remove_unfinished_writes(*fs_, root_);
+  EXPECT_EQ(fs_->list(root_), (std::vector<std::string>{"a.yaml", "b.tmp", "c.tmp-x", "d.tmp-1.txt"}));
+}
+
 TEST_F(FileTest, CopiesBytes) {
   std::string text(3'000'000, '\0');
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7);
