@@ -138,7 +138,7 @@ RopeConfig read_rope(const JsonFields& config, int64_t head_dim, int64_t max_pos
 at::Tensor inverse_frequencies(const RopeConfig& config) {
   const at::Tensor steps = at::arange(0, config.dim, 2, at::kLong).to(at::kFloat) / config.dim;
   const at::Tensor periods = at::pow(at::Scalar(config.theta), steps);
-  const at::Tensor plain = 1.0 / periods;
+  at::Tensor plain = 1.0 / periods;
   if (config.kind == RopeKind::kDefault) return plain;
   if (config.kind == RopeKind::kLinear) return plain / config.factor;
   const Ramp ramp = yarn_ramp(config);

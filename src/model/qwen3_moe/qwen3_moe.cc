@@ -46,6 +46,7 @@ class Qwen3MoeModel : public Model {
   Embedding& embedding() override { return embedding_; }
   std::vector<DecoderLayer*> layers() override {
     std::vector<DecoderLayer*> layers;
+    layers.reserve(layers_.size());
     for (const auto& layer : layers_) layers.push_back(layer.get());
     return layers;
   }
