@@ -145,6 +145,7 @@ void expect_scores(const std::string& name, const ops::Operators& operators) {
   const std::vector<Json> rows = read_rows(golden::golden_dir(name) + "/rows.jsonl");
   const std::vector<Json> expected = read_rows(golden::golden_dir(name) + "/score.jsonl");
   std::vector<std::vector<int64_t>> documents;
+  documents.reserve(rows.size());
   for (const Json& row : rows) documents.push_back(int_list(row, "input_ids"));
   const TokenBatch batch = make_batch(documents, documents);
   const at::Tensor logprobs = loaded.model->head().logprobs(infer(loaded, batch), batch, loaded.runtime);
