@@ -30,7 +30,7 @@ EXPERTMESH_INLINE float row_max(const T* x, int64_t cols) {
 // Partial sums go to double every 64 steps, so that a vocabulary of 250,000 costs no digits.
 template <typename T>
 EXPERTMESH_INLINE double row_sum_exp(const T* x, int64_t cols, float most) {
-  constexpr int64_t kBlock = 64 * 2 * kLanes;
+  constexpr int64_t kBlock = kLanes * 2 * 64;
   double total = 0.0;
   for (int64_t begin = 0; begin < cols; begin += kBlock) {
     const int64_t end = begin + kBlock < cols ? begin + kBlock : cols;
