@@ -49,10 +49,8 @@ std::string render_qwen3(const RenderInput& input) {
     const Turn& turn = input.turns[i];
     if (turn.role == Role::kAssistant) {
       append_assistant(out, turn, i > query, i + 1 == input.turns.size());
-    } else if (turn.role == Role::kTool) {
-      qwen::append_tool_response(out, input.turns, i, turn.text);
-    } else if (turn.role == Role::kUser || i > 0) {
-      qwen::append_message(out, role_name(turn.role), turn.text);
+    } else {
+      qwen::append_other_turn(out, input.turns, i);
     }
   }
   if (input.open_answer) {

@@ -16,10 +16,8 @@ std::string render_qwen3_2507(const RenderInput& input) {
       out += turn.text;
       qwen::append_json_calls(out, turn.calls, turn.text);
       out += qwen::kClose;
-    } else if (turn.role == Role::kTool) {
-      qwen::append_tool_response(out, input.turns, i, turn.text);
-    } else if (turn.role == Role::kUser || i > 0) {
-      qwen::append_message(out, role_name(turn.role), turn.text);
+    } else {
+      qwen::append_other_turn(out, input.turns, i);
     }
   }
   if (input.open_answer) {

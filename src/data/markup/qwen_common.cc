@@ -70,6 +70,15 @@ void append_tool_response(std::string& out, std::span<const Turn> turns, size_t 
   if (at + 1 == turns.size() || turns[at + 1].role != Role::kTool) out += kClose;
 }
 
+void append_other_turn(std::string& out, std::span<const Turn> turns, size_t at) {
+  const Turn& turn = turns[at];
+  if (turn.role == Role::kTool) {
+    append_tool_response(out, turns, at, turn.text);
+  } else if (turn.role == Role::kUser || at > 0) {
+    append_message(out, role_name(turn.role), turn.text);
+  }
+}
+
 bool is_tool_response(std::string_view text) {
   return text.starts_with("<tool_response>") && text.ends_with("</tool_response>");
 }

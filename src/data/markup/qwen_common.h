@@ -29,6 +29,10 @@ void append_json_calls(std::string& out, const std::vector<ToolCall>& calls, std
 // A tool result; neighbours share one user block.
 void append_tool_response(std::string& out, std::span<const Turn> turns, size_t at, std::string_view text);
 
+// A turn that is not the assistant's: a tool result, or a message; a system text that comes first is in its block
+// already.
+void append_other_turn(std::string& out, std::span<const Turn> turns, size_t at);
+
 // True for a user text that is a wrapped tool result and so no question.
 bool is_tool_response(std::string_view text);
 
