@@ -60,7 +60,7 @@ class EagerFunction : public torch::autograd::Function<EagerFunction> {
       routing = exchange_rows(plan, permute_choices(plan, tensors[2]), *saved->ep, "moe grad weights");
     }
     ExpertGrads grads =
-        saved->mlp->backward(grad, tensors[0], tensors[1], routing, plan.rows(), {tensors[3], tensors[4]}, needs);
+        saved->mlp->backward({grad, tensors[0], tensors[1], routing, plan.rows(), {tensors[3], tensors[4]}, needs});
     if (exchanges && needs.x) grads.x_RH = exchange_rows_back(plan, grads.x_RH, *saved->ep, "moe grad combine");
     if (exchanges && needs.weights) {
       grads.weights_R = exchange_rows_back(plan, grads.weights_R, *saved->ep, "moe grad weights back");

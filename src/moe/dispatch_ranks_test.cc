@@ -13,8 +13,8 @@
 #include "comm/world.h"
 #include "moe/choice_rule.h"
 #include "moe/dispatcher.h"
-#include "moe/scratch.h"
 #include "moe/test_problem.h"
+#include "ops/new_tensor.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -54,7 +54,7 @@ Gradients gather(const std::vector<RankResult>& results) {
 
 class DispatchRanksTest : public testing::TestWithParam<std::string_view> {
  protected:
-  DispatchRanksTest() { TEST_poison_scratch(true); }
+  DispatchRanksTest() { ops::TEST_poison_new_memory(true); }
 
   void expect_one_rank(const Problem& problem, const std::vector<int64_t>& bounds, double bound = 1e-6) {
     const auto world = comm::make_single_world();

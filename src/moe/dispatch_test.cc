@@ -14,8 +14,8 @@
 #include "comm/world.h"
 #include "moe/dispatcher.h"
 #include "moe/expert_mlp.h"
-#include "moe/scratch.h"
 #include "moe/test_problem.h"
+#include "ops/new_tensor.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -31,7 +31,7 @@ Routing decided(const at::Tensor& ids_TK) {
 
 class DispatchTest : public testing::TestWithParam<std::string_view> {
  protected:
-  DispatchTest() { TEST_poison_scratch(true); }
+  DispatchTest() { ops::TEST_poison_new_memory(true); }
 
   Gradients run(const Problem& problem, Routing* routing = nullptr) {
     return dispatcher_gradients(problem, *dispatcher_, world_->all(), routing);
@@ -205,7 +205,7 @@ TEST(Dispatchers, UnknownNameListsTheKnownOnes) {
 // The two implementations of the experts, through eager.
 class ExpertMlpChoice : public testing::Test {
  protected:
-  ExpertMlpChoice() { TEST_poison_scratch(true); }
+  ExpertMlpChoice() { ops::TEST_poison_new_memory(true); }
   ~ExpertMlpChoice() override { TEST_use_expert_mlp(nullptr); }
 
   Gradients run(const Problem& problem, const ExpertMlp& mlp) {
@@ -287,9 +287,9 @@ TEST_P(SpareRows, AreNotRead) {
   const ExpertForward wide = mlp.forward(padded(problem.hidden_TH), expert_rows, weights);
   EXPECT_TRUE(bitwise_equal(exact.y_RH, wide.y_RH));
   const ExpertGrads exact_grads =
-      mlp.backward(problem.grad_out_TH, problem.hidden_TH, exact.gate_up_R2I, routing, expert_rows, weights, {});
-  const ExpertGrads wide_grads = mlp.backward(padded(problem.grad_out_TH), padded(problem.hidden_TH), wide.gate_up_R2I,
-                                              routing, expert_rows, weights, {});
+      mlp.backward({problem.grad_out_TH, problem.hidden_TH, exact.gate_up_R2I, routing, expert_rows, weights, {}});
+  const ExpertGrads wide_grads = mlp.backward(
+      {padded(problem.grad_out_TH), padded(problem.hidden_TH), wide.gate_up_R2I, routing, expert_rows, weights, {}});
   EXPECT_TRUE(bitwise_equal(exact_grads.x_RH, wide_grads.x_RH));
   EXPECT_TRUE(bitwise_equal(exact_grads.gate_up_proj, wide_grads.gate_up_proj));
   EXPECT_TRUE(bitwise_equal(exact_grads.down_proj, wide_grads.down_proj));

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "moe/scratch.h"
+#include "ops/new_tensor.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -22,14 +22,18 @@ const ExpertMlp& choose_expert_mlp(at::ScalarType dtype) {
   return reference_expert_mlp();
 }
 
-ExpertGrads new_expert_grads(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
-                             const ExpertGradNeeds& needs) {
-  const at::ScalarType dtype = x.scalar_type();
+ExpertForward new_expert_forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) {
+  return {ops::new_tensor({rows.num_rows(), x.size(1)}, x.scalar_type()),
+          ops::new_tensor({rows.num_rows(), weights.gate_up_proj.size(1)}, x.scalar_type())};
+}
+
+ExpertGrads new_expert_grads(const ExpertBackwardInput& in) {
+  const at::ScalarType dtype = in.x.scalar_type();
   ExpertGrads grads;
-  if (needs.x) grads.x_RH = new_scratch({rows.num_rows(), x.size(1)}, dtype);
-  if (needs.weights) grads.weights_R = new_scratch({rows.num_rows()}, at::kFloat);
-  if (needs.gate_up_proj) grads.gate_up_proj = new_scratch(weights.gate_up_proj.sizes(), dtype);
-  if (needs.down_proj) grads.down_proj = new_scratch(weights.down_proj.sizes(), dtype);
+  if (in.needs.x) grads.x_RH = ops::new_tensor({in.rows.num_rows(), in.x.size(1)}, dtype);
+  if (in.needs.weights) grads.weights_R = ops::new_tensor({in.rows.num_rows()}, at::kFloat);
+  if (in.needs.gate_up_proj) grads.gate_up_proj = ops::new_tensor(in.weights.gate_up_proj.sizes(), dtype);
+  if (in.needs.down_proj) grads.down_proj = ops::new_tensor(in.weights.down_proj.sizes(), dtype);
   return grads;
 }
 

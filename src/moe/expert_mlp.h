@@ -46,14 +46,23 @@ struct ExpertGrads {
   at::Tensor down_proj;
 };
 
-// One implementation. grad_y_in is the gradient of the weighted sum: row in_rows[r] belongs to row r, unweighted.
+// grad_y is the gradient of the weighted sum: its row in_rows[r] belongs to row r, unweighted.
+struct ExpertBackwardInput {
+  const at::Tensor& grad_y;
+  const at::Tensor& x;
+  const at::Tensor& gate_up_R2I;
+  const at::Tensor& routing_weights_R;
+  const ExpertRows& rows;
+  const ExpertWeights& weights;
+  const ExpertGradNeeds& needs;
+};
+
+// One implementation.
 struct ExpertMlp {
   std::string_view name;
   bool (*supports)(at::ScalarType dtype);
   ExpertForward (*forward)(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights);
-  ExpertGrads (*backward)(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& gate_up_R2I,
-                          const at::Tensor& routing_weights_R, const ExpertRows& rows, const ExpertWeights& weights,
-                          const ExpertGradNeeds& needs);
+  ExpertGrads (*backward)(const ExpertBackwardInput& in);
 };
 
 // A loop of at::mm and ATen's elementwise operators over the experts: for every dtype, kept for ever.
@@ -70,8 +79,8 @@ const ExpertMlp& choose_expert_mlp(at::ScalarType dtype);
 // For tests and benchmarks: all choices from now on; nullptr: the above.
 void TEST_use_expert_mlp(const ExpertMlp* mlp);
 
-// Tensors for the needed gradients, not yet written.
-ExpertGrads new_expert_grads(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
-                             const ExpertGradNeeds& needs);
+// Tensors for the results, not yet written; of the gradients those that are needed.
+ExpertForward new_expert_forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights);
+ExpertGrads new_expert_grads(const ExpertBackwardInput& in);
 
 }  // namespace expertmesh::moe

@@ -5,10 +5,10 @@
 
 #include "moe/expert_mlp.h"
 #include "moe/expert_tasks.h"
-#include "moe/scratch.h"
 #include "ops/cpu/expert_act.h"
 #include "ops/cpu/expert_rows.h"
 #include "ops/cpu/swiglu.h"
+#include "ops/new_tensor.h"
 #include "ops/raw.h"
 
 namespace expertmesh::moe {
@@ -17,7 +17,7 @@ namespace {
 using Task = ExpertTask;
 
 at::Tensor gather_task(const at::Tensor& source, const ExpertRows& rows, const Task& task) {
-  at::Tensor out = new_scratch({task.rows, source.size(1)}, source.scalar_type());
+  at::Tensor out = ops::new_tensor({task.rows, source.size(1)}, source.scalar_type());
   ops::cpu::gather_rows(source.const_data_ptr(), rows.in_rows.data() + task.begin,
                         source.size(1) * static_cast<int64_t>(source.element_size()), out.mutable_data_ptr(), 0,
                         task.rows);
@@ -32,7 +32,7 @@ void scatter_task(const at::Tensor& source, const ExpertRows& rows, const Task& 
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const int64_t width = gate_up.size(1) / 2;
-  at::Tensor act = new_scratch({gate_up.size(0), width}, gate_up.scalar_type());
+  at::Tensor act = ops::new_tensor({gate_up.size(0), width}, gate_up.scalar_type());
   ops::with_element_type(gate_up.scalar_type(), [&](auto element) {
     using T = decltype(element);
     const T* gate = ops::raw<T>(gate_up);
@@ -42,9 +42,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 }
 
 ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) {
-  ExpertForward result;
-  result.y_RH = new_scratch({rows.num_rows(), x.size(1)}, x.scalar_type());
-  result.gate_up_R2I = new_scratch({rows.num_rows(), weights.gate_up_proj.size(1)}, x.scalar_type());
+  ExpertForward result = new_expert_forward(x, rows, weights);
   const auto run_expert = [&](const Task& task) {
     if (task.rows == 0) return;
     at::Tensor gate_up = result.gate_up_R2I.narrow(0, task.begin, task.rows);
@@ -55,15 +53,8 @@ ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertW
   return result;
 }
 
-struct Backward {
-  const at::Tensor& grad_y;
-  const at::Tensor& x;
-  const at::Tensor& gate_up_R2I;
-  const at::Tensor& routing_weights_R;
-  const ExpertRows& rows;
-  const ExpertWeights& weights;
-  const ExpertGradNeeds& needs;
-  ExpertGrads grads{};
+struct Backward : ExpertBackwardInput {
+  ExpertGrads grads;
 
   // The pass between the products; fills what is needed of weighted_act and grad_gate_up.
   void act(const Task& task, const at::Tensor& grad_act, const at::Tensor& weighted_act,
@@ -94,9 +85,9 @@ struct Backward {
     const at::ScalarType dtype = x.scalar_type();
     const int64_t width = weights.down_proj.size(2);
     const at::Tensor grad = gather_task(grad_y, rows, task);
-    const at::Tensor weighted_act = needs.down_proj ? new_scratch({task.rows, width}, dtype) : at::Tensor();
+    const at::Tensor weighted_act = needs.down_proj ? ops::new_tensor({task.rows, width}, dtype) : at::Tensor();
     const at::Tensor grad_gate_up =
-        needs.gate_up_proj || needs.x ? new_scratch({task.rows, 2 * width}, dtype) : at::Tensor();
+        needs.gate_up_proj || needs.x ? ops::new_tensor({task.rows, 2 * width}, dtype) : at::Tensor();
     act(task, at::mm(grad, weights.down_proj[task.expert]), weighted_act, grad_gate_up);
     if (needs.down_proj) {
       at::Tensor slice = grads.down_proj[task.expert];
@@ -110,12 +101,9 @@ struct Backward {
   }
 };
 
-ExpertGrads backward(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& gate_up_R2I,
-                     const at::Tensor& routing_weights_R, const ExpertRows& rows, const ExpertWeights& weights,
-                     const ExpertGradNeeds& needs) {
-  Backward run{grad_y, x, gate_up_R2I, routing_weights_R, rows, weights, needs};
-  run.grads = new_expert_grads(x, rows, weights, needs);
-  for_each_expert(rows, [&] { return [&](const Task& task) { run.run_expert(task); }; });
+ExpertGrads backward(const ExpertBackwardInput& in) {
+  Backward run{in, new_expert_grads(in)};
+  for_each_expert(in.rows, [&] { return [&](const Task& task) { run.run_expert(task); }; });
   return std::move(run.grads);
 }
 

@@ -6,10 +6,10 @@
 
 #include "moe/expert_mlp.h"
 #include "moe/expert_tasks.h"
-#include "moe/scratch.h"
 #include "ops/cpu/expert_act.h"
 #include "ops/cpu/expert_gemm.h"
 #include "ops/cpu/swiglu.h"
+#include "ops/new_tensor.h"
 #include "ops/raw.h"
 
 namespace expertmesh::moe {
@@ -51,7 +51,7 @@ class ForwardWorker {
         x_(ops::raw<Bf16>(x)),
         y_(ops::mutable_raw<Bf16>(result.y_RH)),
         gate_up_(ops::mutable_raw<Bf16>(result.gate_up_R2I)),
-        act_(new_scratch({kBlockRows, shape_.width}, at::kBFloat16)) {}
+        act_(ops::new_tensor({kBlockRows, shape_.width}, at::kBFloat16)) {}
 
   void operator()(const ExpertTask& task) {
     if (task.rows == 0) return;
@@ -81,32 +81,20 @@ class ForwardWorker {
 };
 
 ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) {
-  ExpertForward result;
-  result.y_RH = new_scratch({rows.num_rows(), x.size(1)}, x.scalar_type());
-  result.gate_up_R2I = new_scratch({rows.num_rows(), weights.gate_up_proj.size(1)}, x.scalar_type());
+  ExpertForward result = new_expert_forward(x, rows, weights);
   for_each_expert(rows, [&] { return ForwardWorker(x, rows, weights, result); });
   return result;
 }
 
-struct BackwardInputs {
-  const at::Tensor& grad_y;
-  const at::Tensor& x;
-  const at::Tensor& gate_up_R2I;
-  const at::Tensor& routing_weights_R;
-  const ExpertRows& rows;
-  const ExpertWeights& weights;
-  const ExpertGradNeeds& needs;
-};
-
 class BackwardWorker {
  public:
-  BackwardWorker(const BackwardInputs& in, const ExpertGrads& grads, int64_t max_rows)
+  BackwardWorker(const ExpertBackwardInput& in, const ExpertGrads& grads, int64_t max_rows)
       : in_(in),
         grads_(grads),
         shape_(in.weights),
-        grad_act_(new_scratch({kBlockRows, shape_.width}, at::kBFloat16)),
-        weighted_act_(new_scratch({in.needs.down_proj ? max_rows : 0, shape_.width}, at::kBFloat16)),
-        grad_gate_up_(new_scratch({needs_hidden_side() ? max_rows : 0, 2 * shape_.width}, at::kBFloat16)) {}
+        grad_act_(ops::new_tensor({kBlockRows, shape_.width}, at::kBFloat16)),
+        weighted_act_(ops::new_tensor({in.needs.down_proj ? max_rows : 0, shape_.width}, at::kBFloat16)),
+        grad_gate_up_(ops::new_tensor({needs_hidden_side() ? max_rows : 0, 2 * shape_.width}, at::kBFloat16)) {}
 
   void operator()(const ExpertTask& task) {
     if (task.rows > 0) run_rows(task);
@@ -169,7 +157,7 @@ class BackwardWorker {
                            ops::mutable_raw<Bf16>(grads_.gate_up_proj) + task.expert * 2 * width * hidden, hidden);
   }
 
-  const BackwardInputs& in_;
+  const ExpertBackwardInput& in_;
   const ExpertGrads& grads_;
   Shape shape_;
   at::Tensor grad_act_;      // of a block
@@ -178,13 +166,10 @@ class BackwardWorker {
   Packed packed_, packed_x_;
 };
 
-ExpertGrads backward(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& gate_up_R2I,
-                     const at::Tensor& routing_weights_R, const ExpertRows& rows, const ExpertWeights& weights,
-                     const ExpertGradNeeds& needs) {
-  const BackwardInputs inputs{grad_y, x, gate_up_R2I, routing_weights_R, rows, weights, needs};
-  ExpertGrads grads = new_expert_grads(x, rows, weights, needs);
-  const int64_t max_rows = most_rows(rows);
-  for_each_expert(rows, [&] { return BackwardWorker(inputs, grads, max_rows); });
+ExpertGrads backward(const ExpertBackwardInput& in) {
+  ExpertGrads grads = new_expert_grads(in);
+  const int64_t max_rows = most_rows(in.rows);
+  for_each_expert(in.rows, [&] { return BackwardWorker(in, grads, max_rows); });
   return grads;
 }
 

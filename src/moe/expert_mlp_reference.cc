@@ -6,7 +6,7 @@
 #include <ATen/ops/silu.h>
 
 #include "moe/expert_mlp.h"
-#include "moe/scratch.h"
+#include "ops/new_tensor.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -20,8 +20,8 @@ ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertW
   const int64_t hidden = x.size(1);
   const int64_t width = weights.down_proj.size(2);
   ExpertForward result;
-  result.y_RH = new_scratch({rows.num_rows(), hidden}, x.scalar_type());
-  result.gate_up_R2I = new_scratch({rows.num_rows(), 2 * width}, x.scalar_type());
+  result.y_RH = ops::new_tensor({rows.num_rows(), hidden}, x.scalar_type());
+  result.gate_up_R2I = ops::new_tensor({rows.num_rows(), 2 * width}, x.scalar_type());
   for (int64_t expert = 0; expert < rows.num_experts(); ++expert) {
     const int64_t begin = rows.offsets[expert];
     const int64_t end = rows.offsets[expert + 1];
@@ -56,7 +56,7 @@ struct BackwardStep {
     if (needs.down_proj) at::mm_out(grad_down_proj, grad_y.t(), (act * scale).to(x.scalar_type()));
     if (!needs.gate_up_proj && !needs.x) return;
     const at::Tensor grad_act = unweighted * scale;
-    at::Tensor grad_gate_up = new_scratch(gate_up.sizes(), x.scalar_type());
+    at::Tensor grad_gate_up = ops::new_tensor(gate_up.sizes(), x.scalar_type());
     grad_gate_up.slice(1, 0, width).copy_(grad_act * up * (sigmoid + silu * (1 - sigmoid)));
     grad_gate_up.slice(1, width, 2 * width).copy_(grad_act * silu);
     if (needs.gate_up_proj) at::mm_out(grad_gate_up_proj, grad_gate_up.t(), x);
@@ -64,10 +64,9 @@ struct BackwardStep {
   }
 };
 
-ExpertGrads backward(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& gate_up_R2I,
-                     const at::Tensor& routing_weights_R, const ExpertRows& rows, const ExpertWeights& weights,
-                     const ExpertGradNeeds& needs) {
-  ExpertGrads grads = new_expert_grads(x, rows, weights, needs);
+ExpertGrads backward(const ExpertBackwardInput& in) {
+  const auto& [grad_y, x, gate_up_R2I, routing_weights_R, rows, weights, needs] = in;
+  ExpertGrads grads = new_expert_grads(in);
   for (int64_t expert = 0; expert < rows.num_experts(); ++expert) {
     const int64_t begin = rows.offsets[expert];
     const int64_t end = rows.offsets[expert + 1];

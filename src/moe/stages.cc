@@ -5,8 +5,8 @@
 #include <ATen/ops/empty.h>
 
 #include "base/check.h"
-#include "moe/scratch.h"
 #include "ops/cpu/expert_rows.h"
+#include "ops/new_tensor.h"
 #include "ops/raw.h"
 
 namespace expertmesh::moe {
@@ -35,7 +35,7 @@ at::Tensor exchange_expert_counts(std::span<const int64_t> counts_E, int64_t num
 at::Tensor gather(const at::Tensor& rows, const std::vector<int64_t>& index) {
   std::vector<int64_t> shape = rows.sizes().vec();
   shape[0] = static_cast<int64_t>(index.size());
-  at::Tensor out = new_scratch(shape, rows.scalar_type());
+  at::Tensor out = ops::new_tensor(shape, rows.scalar_type());
   if (out.numel() == 0) return out;
   const int64_t row_bytes = static_cast<int64_t>(rows.nbytes()) / rows.size(0);
   const void* from = rows.const_data_ptr();
@@ -55,7 +55,7 @@ at::Tensor exchange(const at::Tensor& rows, std::span<const int64_t> send_counts
   int64_t row_bytes = static_cast<int64_t>(rows.element_size());
   for (size_t dim = 1; dim < shape.size(); ++dim) row_bytes = buffer_bytes(shape[dim], row_bytes);
   buffer_bytes(num_received, row_bytes);
-  at::Tensor received = new_scratch(shape, rows.scalar_type());
+  at::Tensor received = ops::new_tensor(shape, rows.scalar_type());
   ep.all_to_all({.send = rows.const_data_ptr(),
                  .send_counts = send_counts,
                  .recv = received.mutable_data_ptr(),
@@ -111,7 +111,7 @@ at::Tensor exchange_rows_back(const DispatchPlan& plan, const at::Tensor& rows, 
 }
 
 at::Tensor combine(const DispatchPlan& plan, const at::Tensor& rows_RH, const at::Tensor& weights_TK) {
-  at::Tensor out_TH = new_scratch({plan.num_tokens, rows_RH.size(1)}, rows_RH.scalar_type());
+  at::Tensor out_TH = ops::new_tensor({plan.num_tokens, rows_RH.size(1)}, rows_RH.scalar_type());
   const ops::cpu::CombineShape shape{
       .row_of_choice = plan.exchanges ? plan.source.row_of_choice.data() : nullptr,
       .weights = weights_TK.defined() ? weights_TK.const_data_ptr<float>() : nullptr,

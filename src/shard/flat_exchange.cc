@@ -41,15 +41,16 @@ void reduce_one_dtype(comm::Group& group, const std::vector<const comm::ReducePa
   for (const comm::ReducePart* part : parts) {
     for (int rank = 0; rank < group.size(); ++rank) lens[rank] += part->rows * part->lens[rank];
   }
-  std::vector<std::byte> full(std::accumulate(lens.begin(), lens.end(), int64_t{0}) * element);
-  std::byte* to = full.data();
+  const auto full =
+      std::make_unique_for_overwrite<std::byte[]>(std::accumulate(lens.begin(), lens.end(), size_t{0}) * element);
+  std::byte* to = full.get();
   for (int rank = 0; rank < group.size(); ++rank) {
     for (const comm::ReducePart* part : parts)
       to = pack(to, part->full, columns_of(part->lens, part->rows, rank, element));
   }
-  std::vector<float> local(lens[group.rank()]);
-  group.reduce_scatter({{.full = full.data(), .local = local.data(), .rows = 1, .lens = lens, .dtype = dtype}}, tag);
-  const float* from = local.data();
+  const auto local = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(lens[group.rank()]));
+  group.reduce_scatter({{.full = full.get(), .local = local.get(), .rows = 1, .lens = lens, .dtype = dtype}}, tag);
+  const float* from = local.get();
   for (const comm::ReducePart* part : parts) {
     const int64_t count = part->rows * part->lens[group.rank()];
     for (int64_t i = 0; i < count; ++i) part->local[i] = part->accumulate ? part->local[i] + from[i] : from[i];
@@ -66,21 +67,22 @@ FlatGather::FlatGather(comm::Group& group, std::vector<comm::GatherPart> parts, 
       bytes_[rank] += part.rows * part.lens[rank] * static_cast<int64_t>(base::dtype_bytes(part.dtype));
     }
   }
-  local_.resize(bytes_[group.rank()]);
-  full_.resize(std::accumulate(bytes_.begin(), bytes_.end(), int64_t{0}));
-  std::byte* to = local_.data();
+  // Not zeroed first: every byte is written.
+  local_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes_[group.rank()]));
+  full_ = std::make_unique_for_overwrite<std::byte[]>(std::accumulate(bytes_.begin(), bytes_.end(), size_t{0}));
+  std::byte* to = local_.get();
   for (const comm::GatherPart& part : parts_) {
     const size_t bytes = part.rows * part.lens[group.rank()] * base::dtype_bytes(part.dtype);
     if (bytes > 0) std::memcpy(to, part.local, bytes);
     to += bytes;
   }
   work_ = group.all_gather_async(
-      {{.local = local_.data(), .full = full_.data(), .rows = 1, .lens = bytes_, .dtype = comm::DType::kU8}}, tag);
+      {{.local = local_.get(), .full = full_.get(), .rows = 1, .lens = bytes_, .dtype = comm::DType::kU8}}, tag);
 }
 
 void FlatGather::finish() {
   work_->wait();
-  const std::byte* from = full_.data();
+  const std::byte* from = full_.get();
   for (int rank = 0; rank < group_.size(); ++rank) {
     for (const comm::GatherPart& part : parts_) {
       from = unpack(part.full, from, columns_of(part.lens, part.rows, rank, base::dtype_bytes(part.dtype)));

@@ -23,7 +23,7 @@ class FlatGather {
   comm::Group& group_;
   std::vector<comm::GatherPart> parts_;
   std::vector<int64_t> bytes_;  // a rank
-  std::vector<std::byte> local_, full_;
+  std::unique_ptr<std::byte[]> local_, full_;
   std::unique_ptr<comm::Work> work_;
 };
 

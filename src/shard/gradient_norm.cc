@@ -8,6 +8,8 @@
 #include <array>
 #include <cmath>
 
+#include "ops/cpu/adamw.h"
+
 namespace expertmesh::shard {
 namespace {
 
@@ -19,15 +21,8 @@ double sum_of_squares(const at::Tensor& tensor) {
   std::vector<double> partial((numel + kBlock - 1) / kBlock, 0.0);
   at::parallel_for(0, static_cast<int64_t>(partial.size()), 4, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      // Eight running sums let the compiler use vector registers without reordering anything itself.
-      std::array<double, 8> sums{};
-      const int64_t first = block * kBlock, last = std::min(first + kBlock, numel);
-      int64_t i = first;
-      for (; i + 8 <= last; i += 8) {
-        for (int64_t j = 0; j < 8; ++j) sums[j] += static_cast<double>(data[i + j]) * data[i + j];
-      }
-      for (; i < last; ++i) sums[0] += static_cast<double>(data[i]) * data[i];
-      for (const double sum : sums) partial[block] += sum;
+      const int64_t first = block * kBlock;
+      partial[block] = ops::cpu::sum_of_squares(data + first, std::min(kBlock, numel - first));
     }
   });
   double total = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shard/unit.h"
 
-#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ops/new_tensor.h"
 
 namespace expertmesh::shard {
 namespace {
@@ -51,12 +51,8 @@ at::DataPtr BufferPool::take(size_t bytes) {
     buffer = std::move(buffers.back());
     buffers.pop_back();
   }
-  // Where torch fills new tensors with NaN (tests), a gather starts from NaN too: bytes of ones are one in any float
-  // type.
-  const at::Context& context = at::globalContext();
-  if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory() && bytes > 0) {
-    std::memset(buffer.get(), 0xff, bytes);
-  }
+  // A gather starts from NaN where tests ask for it: bytes of ones are one in any float type.
+  if (ops::poisons_new_memory() && bytes > 0) std::memset(buffer.get(), 0xff, bytes);
   return buffer;
 }
 

@@ -38,6 +38,18 @@ data::DatasetOptions dataset_options(const config::Config& config, int64_t vocab
 
 }  // namespace
 
+base::Json read_config_json(const std::string& path) {
+  const auto fs = base::make_posix_file_system(base::Code::kModel);
+  try {
+    base::Json config = base::parse_json(fs->read_all(path), {.max_depth = 32});
+    if (config.is_object()) return config;
+  } catch (const base::JsonError& e) {
+    throw base::make_error(base::Code::kModel, "model/config", "{}", e.message)
+        .at(fmt::format("{}:{}:{}", path, e.line, e.column));
+  }
+  throw base::make_error(base::Code::kModel, "model/config", "config.json is no JSON object").at(path);
+}
+
 base::Json read_model_config(const std::string& model_dir) {
   const auto fs = base::make_posix_file_system(base::Code::kModel);
   const std::string path = base::join_path(model_dir, "config.json");
@@ -50,14 +62,7 @@ base::Json read_model_config(const std::string& model_dir) {
     throw base::make_error(base::Code::kModel, "model/config", "the model directory holds no config.json")
         .at(model_dir);
   }
-  try {
-    base::Json config = base::parse_json(fs->read_all(path), {.max_depth = 32});
-    if (config.is_object()) return config;
-  } catch (const base::JsonError& e) {
-    throw base::make_error(base::Code::kModel, "model/config", "{}", e.message)
-        .at(fmt::format("{}:{}:{}", path, e.line, e.column));
-  }
-  throw base::make_error(base::Code::kModel, "model/config", "config.json is no JSON object").at(path);
+  return read_config_json(path);
 }
 
 Job prepare_model(const std::string& stage, config::Loaded loaded, int world) {
@@ -80,7 +85,6 @@ Job prepare_model(const std::string& stage, config::Loaded loaded, int world) {
   const auto fs = base::make_posix_file_system(base::Code::kModel);
   job.weights = std::make_shared<ckpt::LoadPlan>(std::make_shared<ckpt::ModelFiles>(*fs, config.model.path),
                                                  job.blueprint->weight_table());
-  job.output_dir = config.train.output_dir;
   return job;
 }
 

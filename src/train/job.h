@@ -24,9 +24,11 @@ struct Job {
   std::shared_ptr<const model::Model> blueprint;  // shapes and weight table; nothing is allocated in it
   std::shared_ptr<const ckpt::LoadPlan> weights;  // every tensor found and of the right shape
   std::shared_ptr<const data::Dataset> dataset;   // nullptr for "score"
-  std::string output_dir;
   std::string build_id;
 };
+
+// Reads a config.json. Throws kModel where it is no JSON object.
+base::Json read_config_json(const std::string& path);
 
 // Reads <model>/config.json. Throws kModel where it is missing or no JSON object.
 base::Json read_model_config(const std::string& model_dir);

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
-#include "train/local_graph.h"
+#include "ops/local_graph.h"
 
 namespace expertmesh::train {
 
@@ -46,7 +46,7 @@ at::Tensor LayerWalk::forward(const model::TokenBatch& batch) {
       saved.input = hidden_TH;
       hidden_TH = run_layer(i, hidden_TH, saved.routing);
     } else {
-      saved.input = make_graph_input(hidden_TH);
+      saved.input = ops::make_graph_input(hidden_TH);
       saved.output = run_layer(i, saved.input, saved.routing);
       hidden_TH = saved.output.detach();
     }
@@ -75,12 +75,12 @@ at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output
   layer.dense->wait();
   if (index > 0) layers[index - 1].dense->unshard();
   if (recompute_) {
-    saved.input = make_graph_input(saved.input);
+    saved.input = ops::make_graph_input(saved.input);
     saved.output = run_layer(index, saved.input, saved.routing);
   } else if (layer.experts != nullptr) {
     layer.experts->wait();
   }
-  run_backward(saved.output, grad_output);
+  ops::run_backward(saved.output, grad_output);
   // Operations of one group complete in the order of posting: the prefetch before this layer's reduction.
   if (index > 0) layers[index - 1].dense->wait();
   layer.dense->reduce_gradients();

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "ops/native.h"
 
 namespace expertmesh::train {
 namespace {
@@ -34,6 +35,24 @@ bool selects(const std::string& pattern, const std::vector<shard::Module*>& modu
       .hint("Patterns match whole names: `*` any text, `{*}` one integer, for example model.layers.{*}.mlp.");
 }
 
+// `reference` anywhere in kernel_config.name is plain ATen throughout, attention included; else flash_attn decides.
+ops::Operators choose_operators(const ShardingOptions& options) {
+  if (options.kernel.has(config::Kernel::kReference)) return ops::reference_operators();
+  ops::Operators operators = ops::native_operators();
+  switch (options.attention) {
+    case config::FlashAttention::kEager:
+      operators.attention = ops::reference_operators().attention;
+      break;
+    case config::FlashAttention::kSdpa:
+      operators.attention = ops::native::attention_flash;
+      break;
+    case config::FlashAttention::kFlashAttention2:
+      operators.attention = ops::native::attention;
+      break;
+  }
+  return operators;
+}
+
 }  // namespace
 
 ShardedModel::ShardedModel(std::unique_ptr<model::Model> model, const model::ModelSpec& spec,
@@ -52,9 +71,7 @@ ShardedModel::ShardedModel(std::unique_ptr<model::Model> model, const model::Mod
 }
 
 void ShardedModel::choose_runtime(const ShardingOptions& options) {
-  // `reference` anywhere in kernel_config.name is plain ATen throughout; `flash_attn: eager` the plain attention alone.
-  operators_ = options.kernel.has(config::Kernel::kReference) ? ops::reference_operators() : ops::native_operators();
-  if (options.attention == config::FlashAttention::kEager) operators_.attention = ops::reference_operators().attention;
+  operators_ = choose_operators(options);
   const model::Model::Sizes sizes = model_->sizes();
   runtime_.ops = &operators_;
   runtime_.ep = meshes_->share(comm::Axis::kEp);

@@ -8,6 +8,7 @@
 #include <array>
 
 #include "config/print.h"
+#include "ops/cpu/vec.h"
 
 namespace expertmesh::train {
 namespace {
@@ -86,13 +87,49 @@ TableSection memory_section(ShardedModel& model, const Optimizer& optimizer) {
   return section;
 }
 
+// flash_attn with what it means here: kernel_config may ask for plain ATen throughout.
+std::string attention_text(const config::Config& config) {
+  const std::string name(config::choice_name(config.model.flash_attn));
+  if (config.kernel.has(config::Kernel::kReference)) return name + ": plain ATen, as kernel_config says";
+  switch (config.model.flash_attn) {
+    case config::FlashAttention::kEager:
+      return name + ": plain ATen, all scores of a document";
+    case config::FlashAttention::kSdpa:
+      return name + ": ATen flash, a document at a time";
+    case config::FlashAttention::kFlashAttention2:
+      break;
+  }
+  const bool has_tiles = config.train.bf16 && ops::cpu::processor_isa() == ops::cpu::Isa::kAvx512;
+  return name + (has_tiles ? ": own tiles, ATen flash where documents are few" : ": ATen flash, a document at a time");
+}
+
+// What a micro-batch holds: of a dynamic strategy its budget.
+std::string batching_text(const Job& job) {
+  const config::DataConfig& data = job.loaded.config.data;
+  const std::string name(config::choice_name(data.batching_strategy));
+  if (!config::is_dynamic(data.batching_strategy)) return name;
+  return fmt::format("{}, up to {} {} tokens a micro-batch (cutoff_len {} x micro_batch_size {})", name,
+                     data.cutoff_len * data.micro_batch_size,
+                     config::is_packed(data.batching_strategy) ? "packed" : "padded", data.cutoff_len,
+                     data.micro_batch_size);
+}
+
+std::string steps_text(const Job& job, int64_t total_steps) {
+  const config::DataConfig& data = job.loaded.config.data;
+  if (config::is_dynamic(data.batching_strategy)) {
+    return fmt::format("{} ({} micro-batches a rank)", total_steps, job.sizes.num_micro_batch);
+  }
+  return fmt::format("{}, {} samples each ({} micro-batches of {} a rank)", total_steps, job.sizes.global_batch_size,
+                     job.sizes.num_micro_batch, data.micro_batch_size);
+}
+
 TableSection compute_section(const Job& job, ShardedModel& model) {
   const config::Config& config = job.loaded.config;
   TableSection section{"compute", {}};
   section.rows.emplace_back("precision", config.train.bf16 ? "bf16 weights and compute, fp32 gradients" : "fp32");
   section.rows.emplace_back("dispatcher", std::string(model.runtime().dispatcher->name()));
   section.rows.emplace_back("kernels", std::string(model.runtime().ops->name));
-  section.rows.emplace_back("attention", std::string(config::choice_name(config.model.flash_attn)));
+  section.rows.emplace_back("attention", attention_text(config));
   section.rows.emplace_back("recompute", config.train.enable_activation_checkpointing ? "decoder layers" : "off");
   if (config.model.debug_router.is_on()) {
     section.rows.emplace_back("debug_router", *config::try_value(config, "debug_router")->try_string());
@@ -114,9 +151,8 @@ TableSection data_section(const Job& job, int64_t total_steps, const std::string
   if (data.skipped_bad_rows > 0)
     section.rows.emplace_back("bad rows", fmt::format("{} skipped", data.skipped_bad_rows));
   if (!data.markup.empty()) section.rows.emplace_back("markup", data.markup);
-  section.rows.emplace_back(
-      "steps", fmt::format("{}, {} samples each ({} micro-batches of {} a rank)", total_steps,
-                           job.sizes.global_batch_size, job.sizes.num_micro_batch, config.data.micro_batch_size));
+  section.rows.emplace_back("batching", batching_text(job));
+  section.rows.emplace_back("steps", steps_text(job, total_steps));
   section.rows.emplace_back("output", output_dir);
   return section;
 }

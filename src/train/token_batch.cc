@@ -20,6 +20,7 @@ struct Filler {
 
   // `labels` has one entry a token, already aligned with the ids (not shifted).
   void add_document(const int32_t* document, const int32_t* labels, int64_t length) {
+    if (length == 0) return;
     const int64_t begin = batch.cu_seqlens.back();
     for (int64_t t = 0; t < length; ++t) {
       ids[begin + t] = document[t];
@@ -37,19 +38,18 @@ struct Filler {
 
 model::TokenBatch make_token_batch(const data::MicroBatch& batch) {
   Filler filler(batch.tokens);
-  for (int64_t row = 0; row < batch.rows; ++row) {
-    const int64_t offset = row * batch.width;
-    filler.add_document(&batch.input_ids[offset], &batch.labels[offset], batch.lengths[row]);
+  for (size_t document = 0; document < batch.lengths.size(); ++document) {
+    const int64_t offset = batch.offsets[document];
+    filler.add_document(batch.input_ids.data() + offset, batch.labels.data() + offset, batch.lengths[document]);
   }
   if (batch.unit_weights) return filler.batch;
 
   at::Tensor weights_T = at::empty({batch.tokens}, at::TensorOptions().dtype(at::kFloat));
   float* weights = weights_T.mutable_data_ptr<float>();
-  for (int64_t row = 0; row < batch.rows; ++row) {
-    const int64_t length = batch.lengths[row];
-    for (int64_t t = 0; t < length; ++t) {
-      *weights++ = t + 1 < length ? batch.loss_weights[row * batch.width + t + 1] : 0.0F;
-    }
+  for (size_t document = 0; document < batch.lengths.size(); ++document) {
+    const float* given = batch.loss_weights.data() + batch.offsets[document];
+    const int64_t length = batch.lengths[document];
+    for (int64_t t = 0; t < length; ++t) *weights++ = t + 1 < length ? given[t + 1] : 0.0F;
   }
   filler.batch.weights_T = weights_T;
   return filler.batch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a padded micro batch of the loader to the flat documents that a model computes on: padding is gone.
+// From a padded or packed micro batch of the loader to the flat documents that a model computes on: padding is gone.
 #pragma once
 
 #include "data/batch.h"
@@ -7,7 +7,8 @@
 
 namespace expertmesh::train {
 
-// Rows become documents end to end; position t of a row predicts its label at t + 1, the last one predicts nothing.
+// Documents end to end, those without tokens left out; position t of one predicts its label at t + 1, the last position
+// predicts nothing.
 model::TokenBatch make_token_batch(const data::MicroBatch& batch);
 
 // One document to score: every token but the first is a target.

@@ -33,6 +33,31 @@ TEST(TokenBatch, KeepsFractionalWeightsOfTargets) {
   EXPECT_DOUBLE_EQ(padded.target_weight, 0.75);
 }
 
+bool are_equal(const model::TokenBatch& a, const model::TokenBatch& b) {
+  const auto floats = [](const at::Tensor& tensor) {
+    const float* data = tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+    return data == nullptr ? std::vector<float>() : std::vector<float>(data, data + tensor.numel());
+  };
+  return list(a.ids_T) == list(b.ids_T) && list(a.positions_T) == list(b.positions_T) &&
+         list(a.targets_T) == list(b.targets_T) && a.cu_seqlens == b.cu_seqlens &&
+         floats(a.weights_T) == floats(b.weights_T);
+}
+
+// Padded, packed, and with documents that hold nothing: the model meets the same tokens, positions and targets.
+TEST(TokenBatch, IsTheSamePaddedAndPacked) {
+  const data::Sample empty, one{{8}, {8}, {1}}, two{{1, 2}, {1, 2}, {1, 1}},
+      three{{5, 6, 7}, {5, -100, 7}, {1, 0, 0.5F}};
+  for (const auto& samples : {std::vector<data::Sample>{two, one, two}, {three, two, one, three}, {one}, {one, one}}) {
+    const model::TokenBatch padded = make_token_batch(data::collate(samples));
+    EXPECT_TRUE(are_equal(padded, make_token_batch(data::pack(samples))));
+    std::vector<data::Sample> with_empty{empty};
+    for (const data::Sample& sample : samples) with_empty.insert(with_empty.end(), {sample, empty});
+    EXPECT_TRUE(are_equal(padded, make_token_batch(data::collate(with_empty))));
+    EXPECT_TRUE(are_equal(padded, make_token_batch(data::pack(with_empty))));
+  }
+  EXPECT_EQ(make_token_batch(data::pack({empty, empty})).num_tokens(), 0);
+}
+
 TEST(ScoreBatch, TargetsEveryTokenButTheFirst) {
   const model::TokenBatch batch = make_score_batch({{3, 4}, {9}});
   EXPECT_EQ(list(batch.targets_T), (std::vector<int64_t>{4, -100, -100}));

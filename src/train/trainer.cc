@@ -216,7 +216,7 @@ void write_resolved_config(const config::Config& config, const std::string& outp
 
 void run_training(comm::World& world, const Job& job, Observer& observer) {
   agree_on_job(job, world.all());
-  const std::string output_dir = agree_on_output_dir(job.output_dir, world.all());
+  const std::string output_dir = agree_on_output_dir(job.loaded.config.train.output_dir, world.all());
   if (world.rank() == 0) write_resolved_config(job.loaded.config, output_dir);
   Trainer(world, job, observer, output_dir).run();
 }

@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "config/load.h"
 #include "golden.h"
+#include "ops/new_tensor.h"
 #include "train/build.h"
 #include "train/weights.h"
 
@@ -93,8 +94,10 @@ void run_rank(comm::World& world, const RunSpec& spec, const train::Job& job, Co
   const auto loss = train::make_loss("sft");
   train::LayerWalk walk(*model, config.train.enable_activation_checkpointing);
   for (size_t i = 0; i < spec.steps.size(); ++i) {
-    const auto batches =
-        micro_batches_of(spec.steps[i], meshes->coordinates().dp, meshes->topology().dp, spec.micro_batches);
+    const int dp_rank = meshes->coordinates().dp;
+    const auto batches = spec.batches
+                             ? spec.batches(static_cast<int>(i), dp_rank)
+                             : micro_batches_of(spec.steps[i], dp_rank, meshes->topology().dp, spec.micro_batches);
     const train::StepResult step =
         train::train_step(*model, walk, *loss, *optimizer, batches,
                           {.max_grad_norm = config.train.max_grad_norm, .learning_rate = config.train.learning_rate});
@@ -142,6 +145,7 @@ RunResult run_steps(const RunSpec& spec) {
   // Memory that nobody has written yet is NaN: a value that was never computed cannot pass for a result.
   at::globalContext().setDeterministicAlgorithms(/*deterministic=*/true, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(true);
+  ops::TEST_poison_new_memory(true);
   std::vector<std::string> overrides{"model=" + spec.model_dir, "train_dataset=unused.jsonl"};
   overrides.insert(overrides.end(), spec.overrides.begin(), spec.overrides.end());
   const train::Job job =

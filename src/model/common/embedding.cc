@@ -4,13 +4,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "base/check.h"
 #include "ops/cpu/cross_entropy.h"
+#include "ops/local_graph.h"
 #include "ops/raw.h"
 
 namespace expertmesh::model {
@@ -71,7 +71,7 @@ Head::LossResult LanguageModelHead::loss(const at::Tensor& hidden_TH, const Toke
       .grad_weight_VH = with_gradient && table_->trainable() ? table_->full_grad() : at::Tensor(),
   });
   if (!with_gradient) return {result.loss, {}};
-  torch::autograd::backward({normed}, {result.grad_hidden_TH});
+  ops::run_backward(normed, result.grad_hidden_TH);
   return {result.loss, hidden.grad()};
 }
 

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace expertmesh::train {
+namespace expertmesh::ops {
 
 // A leaf with hidden's values that collects a gradient.
 at::Tensor make_graph_input(const at::Tensor& hidden);
@@ -12,4 +12,4 @@ at::Tensor make_graph_input(const at::Tensor& hidden);
 // Runs the graph of `output` back; gradients land in the leaves' grad(). The graph is freed.
 void run_backward(const at::Tensor& output, const at::Tensor& grad_output);
 
-}  // namespace expertmesh::train
+}  // namespace expertmesh::ops

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/local_graph.h"
+#include "ops/local_graph.h"
 
 #include <torch/csrc/autograd/autograd.h>
 
-namespace expertmesh::train {
+namespace expertmesh::ops {
 
 at::Tensor make_graph_input(const at::Tensor& hidden) { return hidden.detach().set_requires_grad(true); }
 
@@ -11,4 +11,4 @@ void run_backward(const at::Tensor& output, const at::Tensor& grad_output) {
   torch::autograd::backward({output}, {grad_output});
 }
 
-}  // namespace expertmesh::train
+}  // namespace expertmesh::ops
