@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "config/suggest.h"
 #include "model/registry.h"
+#include "train/job.h"
 #include "train/random_model.h"
 #include "train/start_table.h"
 
@@ -26,22 +27,6 @@ const model::Preset& find_preset(const std::string& name) {
   const auto near = config::try_nearest(name, names);
   throw base::make_error(base::Code::kUsage, "init/preset", "there is no preset \"{}\"", name)
       .hint(near ? fmt::format("Did you mean {}?", *near) : fmt::format("Use one of {}.", config::join_names(names)));
-}
-
-base::Json read_config(const std::string& path) {
-  const auto fs = base::make_posix_file_system(base::Code::kModel);
-  if (const base::FileStat stat = fs->stat(path); !stat.is_regular) {
-    throw base::make_error(base::Code::kModel, "model/config", "{}",
-                           stat.is_directory ? "this is a directory, not a file" : "there is no such file")
-        .at(path)
-        .hint("--config takes the config.json of a model; `expertmesh list presets` shows ready shapes.");
-  }
-  try {
-    return base::parse_json(fs->read_all(path), {.max_depth = 32});
-  } catch (const base::JsonError& e) {
-    throw base::make_error(base::Code::kModel, "model/config", "{}", e.message)
-        .at(fmt::format("{}:{}:{}", path, e.line, e.column));
-  }
 }
 
 base::DType dtype_of(const std::string& name) {
@@ -75,7 +60,7 @@ void run_init(const Arguments& arguments) {
   }
   options.seed = static_cast<uint64_t>(seed);
   options.dtype = dtype_of(dtype);
-  options.config = preset.empty() ? read_config(config_file) : find_preset(preset).config();
+  options.config = preset.empty() ? train::read_config_json(config_file) : find_preset(preset).config();
   options.where = preset.empty() ? config_file : "preset " + preset;
 
   StatusLine line;

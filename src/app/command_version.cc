@@ -37,11 +37,7 @@ void run_version(const Arguments& arguments) {
   fmt::print("compiler    g++ {}\n", __VERSION__);
   fmt::print("libtorch    {}\n", TORCH_VERSION);
   fmt::print("processor   {} threads, {}\n", std::thread::hardware_concurrency(), processor_features());
-#ifdef EXPERTMESH_HAS_C10D
   fmt::print("engines     single, threads, gloo\n");
-#else
-  fmt::print("engines     single, threads\n");
-#endif
 }
 
 }  // namespace expertmesh::app

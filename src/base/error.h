@@ -29,9 +29,6 @@ enum class Code : int {
   kInternal = 70,    // failed check, diverging collectives
 };
 
-// "config", "peer lost", ... for reports.
-std::string_view code_name(Code code);
-
 // What went wrong, where, and what to do instead. `topic` is "room" or "room/detail", for example "config/ep_size".
 class Error : public std::exception {
  public:
@@ -67,6 +64,8 @@ class Error : public std::exception {
 
   // One line: "error[config/ep_size] config.yaml:14:12: ep_size 3 does not divide dp_size 8. Use 1, 2, 4 or 8."
   std::string text() const;
+  // The same without "error[...]", for a warning that goes on: "config.yaml:14:12: ep_size 3 ... Use 1, 2, 4 or 8."
+  std::string reason() const;
   const char* what() const noexcept override;
 
  private:
