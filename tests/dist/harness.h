@@ -26,6 +26,8 @@ struct RunSpec {
   int ranks = 1;
   std::vector<std::string> overrides;  // key=value, as on the command line
   int micro_batches = 1;               // documents of a rank are spread over so many
+  // Where given, the micro-batches of step 0, 1, ... in place of those: `steps` only says how many steps there are.
+  std::function<std::vector<data::MicroBatch>(int step, int dp_rank)> batches{};
   // Called on every rank after each step.
   std::function<void(comm::World&, train::ShardedModel&, int step, const train::StepResult&)> after_step;
 };
