@@ -6,14 +6,6 @@
 namespace expertmesh::config {
 namespace {
 
-bool is_dynamic(BatchingStrategy strategy) {
-  return strategy == BatchingStrategy::kDynamicBatching || strategy == BatchingStrategy::kDynamicPaddingFree;
-}
-
-bool is_packed(BatchingStrategy strategy) {
-  return strategy == BatchingStrategy::kPaddingFree || strategy == BatchingStrategy::kDynamicPaddingFree;
-}
-
 void check_batching(const Loaded& loaded, Problems& problems) {
   const Config& config = loaded.config;
   const BatchingStrategy strategy = config.data.batching_strategy;

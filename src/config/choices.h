@@ -107,4 +107,12 @@ std::optional<E> try_choice(std::string_view name) {
   return std::nullopt;
 }
 
+// Micro batches filled by a budget of tokens; samples laid end to end instead of padded.
+constexpr bool is_dynamic(BatchingStrategy strategy) {
+  return strategy == BatchingStrategy::kDynamicBatching || strategy == BatchingStrategy::kDynamicPaddingFree;
+}
+constexpr bool is_packed(BatchingStrategy strategy) {
+  return strategy == BatchingStrategy::kPaddingFree || strategy == BatchingStrategy::kDynamicPaddingFree;
+}
+
 }  // namespace expertmesh::config

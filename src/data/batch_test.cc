@@ -11,6 +11,7 @@
 namespace expertmesh::data {
 namespace {
 
+using config::BatchingStrategy;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::TempDir;
@@ -35,21 +36,9 @@ LoaderOptions options(int rank, int ranks, int micro, int num_micro, bool shuffl
           .micro_batch_size = micro,
           .num_micro_batch = num_micro,
           .seed = 42,
-          .shuffle = shuffle};
-}
-
-TEST(Collate, PadsOnTheRight) {
-  const MicroBatch batch = collate({{{7, 8, 9}, {-100, 8, 9}, {0, 1, 0.5F}}, {{5}, {5}, {1}}});
-  EXPECT_EQ(batch.rows, 2);
-  EXPECT_EQ(batch.width, 3);
-  EXPECT_THAT(batch.input_ids, ElementsAre(7, 8, 9, 5, 0, 0));
-  EXPECT_THAT(batch.labels, ElementsAre(-100, 8, 9, 5, -100, -100));
-  EXPECT_THAT(batch.loss_weights, ElementsAre(0, 1, 0.5F, 1, 0, 0));
-  EXPECT_THAT(batch.lengths, ElementsAre(3, 1));
-  EXPECT_EQ(batch.tokens, 4);
-  EXPECT_EQ(batch.targets, 2);  // the label at position 0 of the second row is no target
-  EXPECT_EQ(batch.target_weight, 1.5);
-  EXPECT_FALSE(batch.unit_weights);
+          .shuffle = shuffle,
+          .strategy = BatchingStrategy::kNormal,
+          .cutoff_len = 2048};
 }
 
 TEST(BatchLoader, StepsFollowTheSampler) {

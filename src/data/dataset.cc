@@ -81,6 +81,7 @@ class DatasetBuilder {
     }
     auto dataset = std::shared_ptr<Dataset>(new Dataset);
     dataset->cutoff_len_ = options_.cutoff_len;
+    dataset->drops_unsupervised_ = options_.drops_unsupervised;
     base::PythonRandom random(options_.seed);
     for (const DatasetEntry& entry : entries) {
       auto part = build_part(entry);
@@ -228,6 +229,8 @@ const TokenRecord& Dataset::record(int64_t i) const {
 
 int64_t Dataset::length(int64_t i) const { return std::min<int64_t>(record(i).length, cutoff_len_); }
 
+int64_t Dataset::targets(int64_t i) const { return count_targets(store(i), record(i), static_cast<size_t>(length(i))); }
+
 bool Dataset::is_dropped(int64_t i) const { return dropped_[static_cast<size_t>(i)]; }
 
 const std::string& Dataset::name(int64_t i) const { return parts_[index_[static_cast<size_t>(i)].part]->name; }
@@ -276,10 +279,10 @@ void Dataset::summarise() {
   for (int64_t i = 0; i < size(); ++i) {
     const int64_t whole = record(i).length;
     const int64_t kept = length(i);
-    const int64_t targets = count_targets(store(i), record(i), static_cast<size_t>(kept));
+    const int64_t targets = this->targets(i);
     summary_.longest = std::max(summary_.longest, whole);
     if (whole > kept) ++summary_.cut;
-    if (whole > kept && targets == 0) {
+    if (drops_unsupervised_ && whole > kept && targets == 0) {
       dropped_[static_cast<size_t>(i)] = true;
       ++summary_.dropped;
       continue;
@@ -290,8 +293,8 @@ void Dataset::summarise() {
   }
   if (summary_.supervised_tokens > 0) return;
   throw make_error(Code::kData, "data/rows",
-                   "none of {} samples has a target to train on; cutoff_len {} drops {} of them", size(), cutoff_len_,
-                   summary_.dropped)
+                   "none of {} samples has a target to train on; cutoff_len {} cuts {} of them", size(), cutoff_len_,
+                   summary_.cut)
       .at(where(0))
       .hint("Raise cutoff_len, or give rows with supervised answers.");
 }

@@ -23,6 +23,8 @@ struct DatasetOptions {
   int64_t vocabulary_rows = 0;       // rows of the embedding; 0 = unknown, ids are not checked
   int cutoff_len = 2048;
   uint64_t seed = 42;  // of the resampling
+  // Leaves out samples that lose every target to the cut, as upstream's strategy `normal` does and no other.
+  bool drops_unsupervised = true;
   bool skip_bad_rows = false;
   std::string cache_dir;                                                    // "" = no cache
   int threads = 0;                                                          // 0 = all cores
@@ -58,6 +60,7 @@ class Dataset {
   int64_t size() const { return static_cast<int64_t>(index_.size()); }
   Sample sample(int64_t i) const;            // cut at cutoff_len
   int64_t length(int64_t i) const;           // tokens after the cut
+  int64_t targets(int64_t i) const;          // supervised labels after the cut and the shift
   bool is_dropped(int64_t i) const;          // longer than cutoff_len and no target left
   std::string where(int64_t i) const;        // "rows.jsonl:7"
   const std::string& name(int64_t i) const;  // of its data set
@@ -81,6 +84,7 @@ class Dataset {
   std::vector<std::shared_ptr<const Part>> parts_;
   std::vector<Ref> index_;
   int cutoff_len_ = 0;
+  bool drops_unsupervised_ = true;
   std::vector<bool> dropped_;
   DataSummary summary_;
   uint64_t fingerprint_ = 0;

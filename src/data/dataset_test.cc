@@ -110,7 +110,7 @@ TEST(Cutoff, NothingLeftIsAnError) {
   const std::string rows = "{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, 3]}\n";
   const base::Error error = testing::error_of([&] { testing::build_tokenized(dir, rows, 2); });
   EXPECT_EQ(error.code(), base::Code::kData);
-  EXPECT_THAT(error.text(), HasSubstr("cutoff_len 2 drops 1"));
+  EXPECT_THAT(error.text(), HasSubstr("cutoff_len 2 cuts 1"));
 }
 
 TEST(Resampling, DrawsAsPython) {

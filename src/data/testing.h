@@ -91,10 +91,11 @@ inline std::shared_ptr<const Dataset> build(const DatasetOptions& options) {
 
 // A data set of tokenized rows, given as JSON lines.
 inline std::shared_ptr<const Dataset> build_tokenized(const TempDir& dir, std::string_view rows, int cutoff_len = 2048,
-                                                      std::string_view more = "") {
+                                                      std::string_view more = "", bool drops_unsupervised = true) {
   DatasetOptions options;
   options.train_dataset = dir.write_info(dir.write("rows.jsonl", rows), "tokenized", more);
   options.cutoff_len = cutoff_len;
+  options.drops_unsupervised = drops_unsupervised;
   return build(options);
 }
 
