@@ -38,12 +38,12 @@ void run_graph(benchmark::State& state, const std::vector<at::Tensor>& leaves, c
 
 void rms_norm(benchmark::State& state, const Operators& ops) {
   const at::Tensor x = random({kTokens, kHidden}), weight = random({kHidden});
-  run_graph(state, {x, weight}, [&] { return ops.rms_norm(x, weight, 1e-6); });
+  run_graph(state, {x, weight}, [&] { return ops.rms_norm(x, weight, 1e-6, 0.0); });
 }
 
 void head_norm(benchmark::State& state, const Operators& ops) {
   const at::Tensor x = random({kTokens, kHeads, kHeadDim}), weight = random({kHeadDim});
-  run_graph(state, {x, weight}, [&] { return ops.rms_norm(x, weight, 1e-6); });
+  run_graph(state, {x, weight}, [&] { return ops.rms_norm(x, weight, 1e-6, 0.0); });
 }
 
 void rope(benchmark::State& state, const Operators& ops) {

@@ -7,7 +7,7 @@
 
 namespace expertmesh::ops::native {
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double weight_offset);
 at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at::Tensor& cos_PR,
                 const at::Tensor& sin_PR);
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);

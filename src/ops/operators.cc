@@ -11,9 +11,13 @@ namespace expertmesh::ops {
 const Operators& native_operators() {
   static constexpr Operators kOperators = {.name = "auto",
                                            .rms_norm = native::rms_norm,
+                                           .gated_rms_norm = reference::gated_rms_norm,
                                            .rope = native::rope,
                                            .swiglu = native::swiglu,
                                            .attention = native::attention,
+                                           .gated_delta_rule = reference::gated_delta_rule,
+                                           .gated_delta_step = reference::gated_delta_step,
+                                           .causal_conv1d_silu = reference::causal_conv1d_silu,
                                            .linear_cross_entropy = native::linear_cross_entropy,
                                            .linear_logprobs = native::linear_logprobs};
   return kOperators;
@@ -22,9 +26,13 @@ const Operators& native_operators() {
 const Operators& reference_operators() {
   static constexpr Operators kOperators = {.name = "reference",
                                            .rms_norm = reference::rms_norm,
+                                           .gated_rms_norm = reference::gated_rms_norm,
                                            .rope = reference::rope,
                                            .swiglu = reference::swiglu,
                                            .attention = reference::attention,
+                                           .gated_delta_rule = reference::gated_delta_rule,
+                                           .gated_delta_step = reference::gated_delta_step,
+                                           .causal_conv1d_silu = reference::causal_conv1d_silu,
                                            .linear_cross_entropy = reference::linear_cross_entropy,
                                            .linear_logprobs = reference::linear_logprobs};
   return kOperators;

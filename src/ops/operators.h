@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of operators: one signature each, one struct per implementation. `native` is the CPU's own single-pass
-// kernels and ATen's flash attention; `reference` is plain ATen, kept for ever, with which everything is compared.
+// The table of operators: one signature each, one struct per implementation. `native` is the CPU's own kernels and
+// ATen's flash attention; `reference` is plain ATen, kept for ever, with which everything is compared.
 // Threads: any; each call uses the caller's intra-op threads.
 // Shapes: T tokens, N query heads, M key/value heads (N a multiple of M), D head dim, H hidden, I width, V vocabulary,
 // P positions of a table. Computation inside is fp32; results come in the dtype of the input.
@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+
+#include "ops/gated_delta.h"
 
 namespace expertmesh::ops {
 
@@ -34,8 +36,12 @@ struct CrossEntropyResult {
 struct Operators {
   std::string_view name;
 
-  // x / sqrt(mean(x^2) + eps) * weight over the last dim. Differentiable.
-  at::Tensor (*rms_norm)(const at::Tensor& x, const at::Tensor& weight, double eps);
+  // x / sqrt(mean(x^2) + eps) * (weight_offset + weight) over the last dim. Differentiable. Some models keep weights as
+  // their distance from 1: weight_offset 1.
+  at::Tensor (*rms_norm)(const at::Tensor& x, const at::Tensor& weight, double eps, double weight_offset);
+
+  // x / sqrt(mean(x^2) + eps) * weight * silu(gate) over the last dim; gate has the shape of x. Differentiable.
+  at::Tensor (*gated_rms_norm)(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps);
 
   // Rotates the halves of the first 2 * cos.size(1) elements of each head by the angles of its token's position; the
   // rest passes through. Tables are fp32 [P, rotary dim / 2]. Differentiable in x.
@@ -48,6 +54,17 @@ struct Operators {
   // Causal softmax attention inside each document [cu_seqlens[d], cu_seqlens[d + 1]); [T, N, D]. Differentiable.
   at::Tensor (*attention)(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                           std::span<const int64_t> cu_seqlens, double scale);
+
+  // The gated delta rule in chunks: for training and long prompts. Differentiable in q, k, v, g, beta and the initial
+  // state. `chunk_gated_delta_rule` in kernel_config.
+  GatedDeltaResult (*gated_delta_rule)(const GatedDeltaInput& input);
+
+  // The same, token by token: for decoding and prompts of a few tokens. No graph in the native one.
+  // `fused_recurrent_gated_delta_rule` in kernel_config.
+  GatedDeltaResult (*gated_delta_step)(const GatedDeltaInput& input);
+
+  // Causal convolution of each channel, then SiLU. Differentiable in x, the weight and the initial state.
+  CausalConvResult (*causal_conv1d_silu)(const CausalConvInput& input);
 
   // Linear head and cross-entropy with their gradients in one pass over bounded chunks of logits. No graph.
   CrossEntropyResult (*linear_cross_entropy)(const CrossEntropyInput& input);

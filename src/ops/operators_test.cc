@@ -4,10 +4,14 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/conv1d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -17,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/mrope.h"
 #include "ops/native.h"
 
 namespace expertmesh::ops {
@@ -59,12 +64,23 @@ void expect_same(const std::function<at::Tensor(const Operators&, const Tensors&
 
 class NativeOperators : public testing::TestWithParam<at::ScalarType> {};
 
+const std::vector<std::vector<int64_t>> kNormShapes = {{5, 64}, {3, 7}, {300, 130}, {4, 3, 16}, {0, 8}};
+
 TEST_P(NativeOperators, RmsNorm) {
   at::manual_seed(1);
-  const auto op = [](const Operators& ops, const Tensors& x) { return ops.rms_norm(x[0], x[1], 1e-6); };
-  for (const std::vector<int64_t>& shape :
-       std::vector<std::vector<int64_t>>{{5, 64}, {3, 7}, {300, 130}, {4, 3, 16}, {0, 8}}) {
-    expect_same(op, {random(shape, GetParam()), random({shape.back()}, GetParam())});
+  for (const double offset : {0.0, 1.0}) {
+    const auto op = [&](const Operators& ops, const Tensors& x) { return ops.rms_norm(x[0], x[1], 1e-6, offset); };
+    for (const std::vector<int64_t>& shape : kNormShapes) {
+      expect_same(op, {random(shape, GetParam()), random({shape.back()}, GetParam())});
+    }
+  }
+}
+
+TEST_P(NativeOperators, GatedRmsNorm) {
+  at::manual_seed(6);
+  const auto op = [](const Operators& ops, const Tensors& x) { return ops.gated_rms_norm(x[0], x[1], x[2], 1e-6); };
+  for (const std::vector<int64_t>& shape : kNormShapes) {
+    expect_same(op, {random(shape, GetParam()), random(shape, GetParam()) * 4, random({shape.back()}, GetParam())});
   }
 }
 
@@ -111,6 +127,29 @@ TEST_P(NativeOperators, AttentionByDocuments) {
   }
 }
 
+TEST_P(NativeOperators, CausalConvByDocuments) {
+  at::manual_seed(7);
+  for (const std::vector<int64_t>& cu : std::vector<std::vector<int64_t>>{{0, 0}, {0, 1, 3, 3, 6, 40}, {0, 200, 201}}) {
+    for (const auto& [channels, taps] :
+         std::vector<std::array<int64_t, 2>>{{64, 4}, {50, 4}, {7, 1}, {17, 3}, {2, 6}}) {
+      for (const bool final_state : {false, true}) {
+        const auto op = [&](const Operators& ops, const Tensors& x) {
+          const CausalConvResult result = ops.causal_conv1d_silu({.x_TC = x[0],
+                                                                  .weight_CW = x[1],
+                                                                  .cu_seqlens = cu,
+                                                                  .initial_state_BCW = x[2],
+                                                                  .needs_final_state = final_state});
+          EXPECT_EQ(result.final_state_BCW.defined(), final_state);
+          return final_state ? at::cat({result.out_TC.flatten(), result.final_state_BCW.flatten()}) : result.out_TC;
+        };
+        const auto documents = static_cast<int64_t>(cu.size()) - 1;
+        expect_same(op, {random({cu.back(), channels}, GetParam()), random({channels, taps}, GetParam()),
+                         random({documents, channels, taps - 1}, GetParam())});
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, NativeOperators, testing::Values(at::kFloat, at::kBFloat16), [](const auto& instance) {
   return std::string(instance.param == at::kFloat ? "Fp32" : "Bf16");
 });
@@ -127,6 +166,72 @@ TEST(Attention, DocumentsDoNotSeeEachOther) {
     EXPECT_LT((packed.narrow(0, 9, 21) - alone).abs().max().item<double>(), 1e-6) << ops->name;
     EXPECT_LT((packed[0] - wanted).abs().max().item<double>(), 1e-6) << "the first token sees itself alone";
   }
+}
+
+// Against ATen's grouped convolution with its padding in front.
+TEST(CausalConv, IsAGroupedConvolutionAndSilu) {
+  at::manual_seed(8);
+  const int64_t tokens = 21, channels = 10, taps = 4;
+  const at::Tensor x = random({tokens, channels}, at::kFloat), weight = random({channels, taps}, at::kFloat);
+  const std::vector<int64_t> cu = {0, tokens};
+  const at::Tensor wanted =
+      at::silu(at::conv1d(x.t().unsqueeze(0), weight.unsqueeze(1), {}, 1, taps - 1, 1, channels).narrow(2, 0, tokens));
+  for (const Operators* ops : {&native_operators(), &reference_operators()}) {
+    const at::Tensor out =
+        ops->causal_conv1d_silu({.x_TC = x, .weight_CW = weight, .cu_seqlens = cu, .initial_state_BCW = {}}).out_TC;
+    EXPECT_LT((out - wanted[0].t()).abs().max().item<double>(), 1e-5) << ops->name;
+  }
+}
+
+// A document in pieces, each after the final state of the one before, is the document.
+TEST(CausalConv, ContinuesFromItsState) {
+  at::manual_seed(9);
+  const at::Tensor x = random({12, 20}, at::kFloat), weight = random({20, 4}, at::kFloat);
+  for (const Operators* ops : {&native_operators(), &reference_operators()}) {
+    const auto conv = [&](int64_t begin, int64_t length, const at::Tensor& state) {
+      const std::vector<int64_t> cu = {0, length};
+      return ops->causal_conv1d_silu({.x_TC = x.narrow(0, begin, length),
+                                      .weight_CW = weight,
+                                      .cu_seqlens = cu,
+                                      .initial_state_BCW = state,
+                                      .needs_final_state = true});
+    };
+    const CausalConvResult whole = conv(0, 12, {});
+    Tensors pieces;
+    at::Tensor state;
+    int64_t begin = 0;
+    for (const int64_t length : {2, 1, 0, 8, 1}) {
+      const CausalConvResult piece = conv(begin, length, state);
+      pieces.push_back(piece.out_TC);
+      state = piece.final_state_BCW;
+      begin += length;
+    }
+    EXPECT_LT((at::cat(pieces) - whole.out_TC).abs().max().item<double>(), 1e-6) << ops->name;
+    EXPECT_TRUE(at::equal(state, whole.final_state_BCW)) << ops->name;
+  }
+}
+
+// Column 1 follows the height, column 2 the width, columns 0 and past the sections the time.
+TEST(MultiAxisRope, TakesEachColumnFromItsAxis) {
+  at::manual_seed(10);
+  const int64_t columns = 8;
+  const std::vector<int64_t> sections = {4, 2, 2};
+  const std::array<int64_t, 8> axis = {0, 1, 2, 0, 1, 2, 0, 0};
+  const at::Tensor cos = at::randn({50, columns}), sin = at::randn({50, columns});
+  const at::Tensor positions = at::randint(0, 50, {3, 9}, at::kLong);
+  const TokenAngles angles = interleaved_angles(positions, cos, sin, sections);
+  for (int64_t t = 0; t < 9; ++t) {
+    ASSERT_EQ(angles.positions_T[t].item<int64_t>(), t);
+    for (int64_t r = 0; r < columns; ++r) {
+      const int64_t position = positions[axis[static_cast<size_t>(r)]][t].item<int64_t>();
+      EXPECT_EQ(angles.cos_TR[t][r].item<float>(), cos[position][r].item<float>()) << t << ", " << r;
+      EXPECT_EQ(angles.sin_TR[t][r].item<float>(), sin[position][r].item<float>()) << t << ", " << r;
+    }
+  }
+  const at::Tensor x = at::randn({9, 2, 20}), text = positions[0];
+  const TokenAngles same = interleaved_angles(at::stack({text, text, text}), cos, sin, sections);
+  const Operators& ops = native_operators();
+  EXPECT_TRUE(at::equal(ops.rope(x, same.positions_T, same.cos_TR, same.sin_TR), ops.rope(x, text, cos, sin)));
 }
 
 TEST(OperatorTable, ListsEveryOperatorOfEachKernel) {

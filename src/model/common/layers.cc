@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/common/layers.h"
 
-#include <ATen/ops/linear.h>
+#include "ops/product.h"
 
 namespace expertmesh::model {
 
@@ -12,7 +12,7 @@ Linear::Linear(std::string path, int64_t in, int64_t out, bool has_bias)
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
   enter();
-  return at::linear(x, weight_.value(), bias_ == nullptr ? at::Tensor() : bias_->value());
+  return ops::linear(x, weight_.value(), bias_ == nullptr ? at::Tensor() : bias_->value());
 }
 
 RmsNorm::RmsNorm(std::string path, int64_t size, double eps)
@@ -20,7 +20,7 @@ RmsNorm::RmsNorm(std::string path, int64_t size, double eps)
 
 at::Tensor RmsNorm::forward(const at::Tensor& x, const ops::Operators& ops) const {
   enter();
-  return ops.rms_norm(x, weight_.value(), eps_);
+  return ops.rms_norm(x, weight_.value(), eps_, /*weight_offset=*/0.0);
 }
 
 }  // namespace expertmesh::model

@@ -8,15 +8,20 @@
 
 namespace expertmesh::ops::cpu {
 
-// y = x * rstd * weight; rstd[row] = 1 / sqrt(mean(x^2) + eps) is kept for the backward.
-void rms_norm_forward(const float* x, const float* weight, float* y, float* rstd, int64_t rows, int64_t cols,
-                      float eps);
-void rms_norm_forward(const Bf16* x, const Bf16* weight, Bf16* y, float* rstd, int64_t rows, int64_t cols, float eps);
+struct RmsNormShape {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  float weight_offset = 0.0F;  // added to the weight, in fp32
+};
+
+// y = x * rstd * (weight_offset + weight); rstd[row] = 1 / sqrt(mean(x^2) + eps) is kept for the backward.
+void rms_norm_forward(const float* x, const float* weight, float* y, float* rstd, RmsNormShape shape, float eps);
+void rms_norm_forward(const Bf16* x, const Bf16* weight, Bf16* y, float* rstd, RmsNormShape shape, float eps);
 
 // grad_x of the rows; grad_weight[cols] (fp32) is added to: one buffer a thread.
 void rms_norm_backward(const float* grad_y, const float* x, const float* weight, const float* rstd, float* grad_x,
-                       float* grad_weight, int64_t rows, int64_t cols);
+                       float* grad_weight, RmsNormShape shape);
 void rms_norm_backward(const Bf16* grad_y, const Bf16* x, const Bf16* weight, const float* rstd, Bf16* grad_x,
-                       float* grad_weight, int64_t rows, int64_t cols);
+                       float* grad_weight, RmsNormShape shape);
 
 }  // namespace expertmesh::ops::cpu

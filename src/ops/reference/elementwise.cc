@@ -7,13 +7,27 @@
 #include <vector>
 
 #include "ops/reference/reference.h"
+#include "ops/reference/wide.h"
 
 namespace expertmesh::ops::reference {
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor rstd = at::rsqrt((wide * wide).mean(-1, /*keepdim=*/true) + eps);
-  return (wide * rstd * weight.to(at::kFloat)).to(x.scalar_type());
+namespace {
+
+at::Tensor normed(const at::Tensor& x_in, double eps) {
+  const at::Tensor x = wide(x_in);
+  return x * at::rsqrt((x * x).mean(-1, /*keepdim=*/true) + eps);
+}
+
+at::Tensor times_sigmoid(const at::Tensor& x) { return x * at::sigmoid(x); }
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double weight_offset) {
+  return (normed(x, eps) * (wide(weight) + weight_offset)).to(x.scalar_type());
+}
+
+at::Tensor gated_rms_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps) {
+  return (normed(x, eps) * wide(weight) * times_sigmoid(wide(gate))).to(x.scalar_type());
 }
 
 at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at::Tensor& cos_PR,
@@ -21,7 +35,7 @@ at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at
   const int64_t half = cos_PR.size(1), head_dim = x_TND.size(2);
   const at::Tensor cos = cos_PR.index_select(0, positions_T).unsqueeze(1);
   const at::Tensor sin = sin_PR.index_select(0, positions_T).unsqueeze(1);
-  const at::Tensor x = x_TND.to(at::kFloat);
+  const at::Tensor x = wide(x_TND);
   const at::Tensor a = x.narrow(2, 0, half), b = x.narrow(2, half, half);
   const std::vector<at::Tensor> parts = {a * cos - b * sin, b * cos + a * sin,
                                          x.narrow(2, 2 * half, head_dim - 2 * half)};
@@ -29,8 +43,7 @@ at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at
 }
 
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI) {
-  const at::Tensor gate = gate_TI.to(at::kFloat);
-  return (gate * at::sigmoid(gate) * up_TI.to(at::kFloat)).to(gate_TI.scalar_type());
+  return (times_sigmoid(wide(gate_TI)) * wide(up_TI)).to(gate_TI.scalar_type());
 }
 
 }  // namespace expertmesh::ops::reference

@@ -7,12 +7,16 @@
 
 namespace expertmesh::ops::reference {
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double weight_offset);
+at::Tensor gated_rms_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps);
 at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at::Tensor& cos_PR,
                 const at::Tensor& sin_PR);
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
 at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                      std::span<const int64_t> cu_seqlens, double scale);
+GatedDeltaResult gated_delta_rule(const GatedDeltaInput& input);
+GatedDeltaResult gated_delta_step(const GatedDeltaInput& input);
+CausalConvResult causal_conv1d_silu(const CausalConvInput& input);
 CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input);
 at::Tensor linear_logprobs(const at::Tensor& hidden_TH, const at::Tensor& weight_VH, const at::Tensor& targets_T);
 
