@@ -77,7 +77,7 @@ class ScoreOutput {
     try {
       fs_->remove_file(path_ + ".tmp");
     } catch (const base::Error& error) {
-      base::log_warn("{}", error.text());
+      base::log_warn("{}", error.reason());
     }
   }
   void add(const train::RowScore& score) {

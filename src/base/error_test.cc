@@ -15,6 +15,7 @@ TEST(Error, Grammar) {
   error.at("config.yaml:14:12").hint("Use 1, 2, 4 or 8.");
   EXPECT_STREQ(error.what(),
                "error[config/ep_size] config.yaml:14:12: ep_size 3 does not divide dp_size 8. Use 1, 2, 4 or 8.");
+  EXPECT_EQ(error.reason(), "config.yaml:14:12: ep_size 3 does not divide dp_size 8. Use 1, 2, 4 or 8.");
   EXPECT_FALSE(error.rank());
   error.on_rank(2, "dp 1, ep 0", 7);
   EXPECT_EQ(error.rank(), 2);

@@ -328,7 +328,7 @@ void write_file_atomic(FileSystem& fs, const std::string& path, std::string_view
     try {
       fs.remove_file(beside);
     } catch (const Error& second) {  // the first cause is the one to report
-      log_warn("{}", second.text());
+      log_warn("{}", second.reason());
     }
     throw;
   }

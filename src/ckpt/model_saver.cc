@@ -235,6 +235,8 @@ void ModelSaver::abandon() noexcept {
     } else {
       fs_.remove_tree(temporary_);
     }
+  } catch (const base::Error& error) {
+    base::log_warn("{}", error.reason());
   } catch (const std::exception& error) {
     base::log_warn("{}", error.what());
   }

@@ -205,8 +205,12 @@ TEST(Load, ValuesWithTheirOwnRules) {
   EXPECT_THAT(bad("dist_config: {name: fsdpturbo, hook_modules: a}\n"), HasSubstr("expected a list of text"));
   EXPECT_THAT(bad("output_dir: ''\n"), HasSubstr("output_dir is empty"));
   EXPECT_THAT(bad("output_dir: 2024\n"), HasSubstr("Put it in quotes: \"2024\"."));
-  EXPECT_THAT(bad("micro_batch_size: null\n"), HasSubstr("micro_batch_size is null, expected integer of at least 1. "
+  EXPECT_THAT(bad("micro_batch_size: null\n"), HasSubstr("micro_batch_size is null, expected an integer of at least 1. "
                                                          "Leave the key out for its default."));
+  EXPECT_THAT(bad("learning_rate:\n"), HasSubstr("learning_rate is null, expected a number of at least 0. "));
+  EXPECT_THAT(bad("shuffle: null\n"), HasSubstr("shuffle is null, expected true or false. "));
+  EXPECT_THAT(bad("flash_attn: null\n"), HasSubstr("flash_attn is null, expected one of eager, sdpa"));
+  EXPECT_THAT(bad("optim_config: {name: adamw, betas: null}\n"), HasSubstr("betas is null, expected a list of two"));
   EXPECT_THAT(bad("flash_attn: SDPA\n"), HasSubstr("Did you mean sdpa?"));
 }
 

@@ -10,6 +10,12 @@
 namespace expertmesh::config {
 namespace {
 
+// "an integer of at least 1", "a number", "a list of text"; types that need none stay as they are.
+std::string with_article(const std::string& type) {
+  if (type.starts_with("integer")) return "an " + type;
+  return type.starts_with("number") || type.starts_with("list") ? "a " + type : type;
+}
+
 class TreeReader {
  public:
   TreeReader(Loaded& loaded, Problems& problems) : loaded_(loaded), problems_(problems) {}
@@ -91,7 +97,7 @@ class TreeReader {
     const std::string& topic = section != nullptr && field.key == "name" ? section->key : field.key;
     loaded_.positions.set(path, place_of(entry));
     if (entry.value.is_null() && !field.is_nullable) {
-      problems_.add(topic, place_of(entry), fmt::format("{} is null, expected {}", path, field.type),
+      problems_.add(topic, place_of(entry), fmt::format("{} is null, expected {}", path, with_article(field.type)),
                     "Leave the key out for its default.");
       return false;
     }

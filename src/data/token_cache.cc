@@ -38,7 +38,7 @@ TokenStore TokenCache::put(const ContentHash& key, const TokenContent& content) 
     remove_old(path(key));
     if (auto store = TokenStore::try_open(fs_, path(key), key)) return std::move(*store);
   } catch (const base::Error& error) {
-    base::log_warn("the token cache cannot be written, the next start tokenises again: {}", error.text());
+    base::log_warn("the token cache cannot be written, the next start tokenises again: {}", error.reason());
   }
   return TokenStore(content, key);
 }

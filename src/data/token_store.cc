@@ -146,7 +146,7 @@ std::optional<TokenStore> TokenStore::try_open(const base::FileSystem& fs, const
     }
     base::log_warn("{}: the token cache is damaged and is made again", path);
   } catch (const base::Error& error) {
-    base::log_warn("the token cache cannot be read: {}", error.text());
+    base::log_warn("the token cache cannot be read: {}", error.reason());
   }
   return std::nullopt;
 }
