@@ -91,6 +91,11 @@ void Ledger::set_step(int64_t step, int micro_batch) {
   micro_batch_ = micro_batch;
 }
 
+int64_t Ledger::step() const {
+  const std::lock_guard lock(mutex_);
+  return step_;
+}
+
 uint64_t Ledger::count() const {
   const std::lock_guard lock(mutex_);
   return next_;
@@ -162,14 +167,18 @@ std::string Ledger::to_text(int rank, size_t limit) const {
   std::string text;
   for (size_t at = list.size() > limit ? list.size() - limit : 0; at < list.size(); ++at) {
     const Entry& entry = list[at];
-    text += fmt::format("rank {} axis {}: {} {} {} bytes, step {}, {}\n", rank, entry.axis_text(), describe(entry),
-                        base::dtype_name(entry.dtype), entry.bytes, entry.step, state_name(entry.state));
+    text += fmt::format("rank {} axis {}: {} {} {} bytes, {}\n", rank, entry.axis_text(), describe(entry),
+                        base::dtype_name(entry.dtype), entry.bytes, state_name(entry.state));
   }
   return text;
 }
 
+std::string describe(Op op, uint64_t sequence, std::string_view tag, int64_t step) {
+  return fmt::format("{} #{} ({}{})", op_name(op), sequence, tag, step < 0 ? "" : fmt::format(", step {}", step));
+}
+
 std::string describe(const Ledger::Entry& entry) {
-  return fmt::format("{} #{} ({})", op_name(entry.op), entry.sequence, entry.tag_text());
+  return describe(entry.op, entry.sequence, entry.tag_text(), entry.step);
 }
 
 }  // namespace expertmesh::comm

@@ -50,8 +50,9 @@ class Ledger {
               std::string_view tag);
   void mark(Ticket ticket, State state);
 
-  // Written into the entries that follow.
+  // Written into the entries that follow, and named by messages. micro_batch -1: between or after them.
   void set_step(int64_t step, int micro_batch);
+  int64_t step() const;  // -1 before the first
 
   // The newest entry; the newest one that is done; the oldest one that waits.
   std::optional<Entry> last() const;
@@ -73,7 +74,8 @@ class Ledger {
   std::vector<Entry> ring_ = std::vector<Entry>(kEntries);
 };
 
-// "all_to_all #812 (layer 17 combine)": how messages name a collective.
+// "all_to_all #812 (layer 17 combine, step 40)": how messages name a collective; without the step before the first.
+std::string describe(Op op, uint64_t sequence, std::string_view tag, int64_t step);
 std::string describe(const Ledger::Entry& entry);
 
 }  // namespace expertmesh::comm

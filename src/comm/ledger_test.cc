@@ -55,13 +55,17 @@ TEST(Ledger, JsonAndText) {
   EXPECT_EQ(*entries[0].find("state")->try_string(), "done");
   EXPECT_EQ(entries[1].find("step")->try_int64(), 40);
   EXPECT_EQ(entries[1].find("micro_batch")->try_int64(), 1);
-  EXPECT_EQ(ledger.to_text(2, 1), "rank 2 axis ep: all_to_all #812 (layer 17 combine) U8 640 bytes, step 40, posted\n");
+  EXPECT_EQ(ledger.to_text(2, 1), "rank 2 axis ep: all_to_all #812 (layer 17 combine, step 40) U8 640 bytes, posted\n");
 }
 
 TEST(Ledger, WordsAboutARank) {
   Ledger ledger;
   const WaitPlace place{"ep", 2, Op::kAllToAll, 812, "layer 17 combine"};
   EXPECT_EQ(waits_text(place), "axis ep: rank 2 waits in all_to_all #812 (layer 17 combine)");
+  const WaitPlace in_step{"ep", 2, Op::kAllToAll, 812, "layer 17 combine", 40};
+  EXPECT_EQ(waits_text(in_step), "axis ep: rank 2 waits in all_to_all #812 (layer 17 combine, step 40)");
+  EXPECT_EQ(mismatch_error(place, "x").message(), "ranks differ in collective #812 of axis ep: x");
+  EXPECT_EQ(mismatch_error(in_step, "x").message(), "ranks differ in collective #812 of axis ep in step 40: x");
   EXPECT_EQ(missing_text(0, ledger, place), "rank 0 has finished no collective yet and never entered #812");
   const auto first = ledger.post("efsdp", 811, Op::kAllGather, base::DType::kF32, 1, 4, "x");
   ledger.mark(first, Ledger::State::kDone);

@@ -13,8 +13,8 @@ double seconds_since(Ledger::Clock::time_point time) {
 }  // namespace
 
 std::string waits_text(const WaitPlace& place) {
-  return fmt::format("axis {}: rank {} waits in {} #{} ({})", place.axis, place.rank, op_name(place.op), place.sequence,
-                     place.tag);
+  return fmt::format("axis {}: rank {} waits in {}", place.axis, place.rank,
+                     describe(place.op, place.sequence, place.tag, place.step));
 }
 
 std::string doing_text(int rank, const Ledger& ledger) {
@@ -43,6 +43,13 @@ base::Error timeout_error(const WaitPlace& place, double seconds, const std::vec
   if (missing.size() > kShown) text += fmt::format("; and {} more ranks", missing.size() - kShown);
   return base::Error(base::Code::kTimeout, "comm/timeout", std::move(text))
       .hint("Look at the missing ranks first: they hang or are slower than dist_timeout allows.");
+}
+
+base::Error mismatch_error(const WaitPlace& place, const std::string& difference) {
+  return base::make_error(base::Code::kInternal, "comm/mismatch", "ranks differ in collective #{} of axis {}{}: {}",
+                          place.sequence, place.axis, place.step < 0 ? "" : fmt::format(" in step {}", place.step),
+                          difference)
+      .hint("All ranks of an axis must make the same collective calls in the same order.");
 }
 
 base::Error left_error(const WaitPlace& place, int left_rank) {

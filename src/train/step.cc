@@ -33,10 +33,16 @@ StepTotals agree_on_totals(ShardedModel& model, const Loss& loss, const std::vec
   return {totals[0], static_cast<int64_t>(totals[1])};
 }
 
+void tell(const StepOptions& options, int micro_batch) {
+  if (options.ledger != nullptr) options.ledger->set_step(options.step, micro_batch);
+}
+
 double run_micro_batches(ShardedModel& model, LayerWalk& walk, const Loss& loss,
-                         const std::vector<data::MicroBatch>& micro_batches, double normaliser) {
+                         const std::vector<data::MicroBatch>& micro_batches, double normaliser,
+                         const StepOptions& options) {
   double share = 0;
   for (const data::MicroBatch& micro_batch : micro_batches) {
+    tell(options, static_cast<int>(&micro_batch - micro_batches.data()));
     const model::TokenBatch batch = make_token_batch(micro_batch);
     const at::Tensor hidden_TH = walk.forward(batch);
     EXPERTMESH_FAULT_POINT("train.loss");
@@ -72,6 +78,7 @@ StepResult train_step(ShardedModel& model, LayerWalk& walk, const Loss& loss, Op
                       const std::vector<data::MicroBatch>& micro_batches, const StepOptions& options) {
   comm::Group& world = model.meshes().world();
   const auto& parameters = model.parameters();
+  tell(options, -1);
   const StepTotals totals = agree_on_totals(model, loss, micro_batches);
   StepResult result;
   result.tokens = totals.tokens;
@@ -82,7 +89,8 @@ StepResult train_step(ShardedModel& model, LayerWalk& walk, const Loss& loss, Op
   }
 
   for (shard::Parameter* parameter : parameters) parameter->clear_grad();
-  const double share = run_micro_batches(model, walk, loss, micro_batches, totals.weight);
+  const double share = run_micro_batches(model, walk, loss, micro_batches, totals.weight, options);
+  tell(options, -1);
   EXPERTMESH_FAULT_POINT("train.reduce");
   shard::finish_reductions(parameters);
   poison_gradients_where_asked(parameters);

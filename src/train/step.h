@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/ledger.h"
 #include "data/batch.h"
 #include "train/layer_walk.h"
 #include "train/loss.h"
@@ -16,6 +17,8 @@ namespace expertmesh::train {
 struct StepOptions {
   double max_grad_norm = 1.0;
   double learning_rate = 0;
+  int64_t step = -1;               // for messages
+  comm::Ledger* ledger = nullptr;  // is told the step and the micro-batch
 };
 
 struct StepResult {

@@ -97,9 +97,11 @@ class Trainer {
     const auto begin = Clock::now();
     const std::vector<data::MicroBatch> micro_batches = loader_.next_step();
     load_wait_s_ += seconds_since(begin);
-    const StepResult result =
-        train_step(model_, walk_, *loss_, *optimizer_, micro_batches,
-                   {.max_grad_norm = config_.train.max_grad_norm, .learning_rate = rate_.current()});
+    const StepResult result = train_step(model_, walk_, *loss_, *optimizer_, micro_batches,
+                                         {.max_grad_norm = config_.train.max_grad_norm,
+                                          .learning_rate = rate_.current(),
+                                          .step = step_,
+                                          .ledger = &world_.ledger()});
     ++steps_since_log_;
     tokens_seen_ += result.tokens;
     tokens_since_log_ += result.tokens;

@@ -160,6 +160,7 @@ TEST(ProcessFailures, ReturningEarly) {
 TEST(ProcessFailures, DifferentCallsAreNamed) {
   const auto results = run_ranks(2, [](World& world) {
     world.all().barrier("start");
+    world.ledger().set_step(40, 0);
     float values[64] = {};
     if (world.rank() == 0) {
       world.all().all_reduce({{.data = values, .count = 64}}, ReduceOp::kSum, "layer 3 norm");
@@ -169,6 +170,7 @@ TEST(ProcessFailures, DifferentCallsAreNamed) {
   });
   for (const ProcessResult& result : results) {
     EXPECT_EQ(result.code, 70) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("collective #2 of axis world in step 40: "));
     EXPECT_THAT(result.output, HasSubstr("rank 0 calls all_reduce \"layer 3 norm\""));
     EXPECT_THAT(result.output, HasSubstr("rank 1 calls barrier \"layer 3 dispatch\""));
     EXPECT_LT(result.seconds, 15);

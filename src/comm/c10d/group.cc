@@ -29,7 +29,8 @@ struct Call {
   Ledger::Ticket ticket = 0;
 
   Waiting waiting() const {
-    return {{endpoint->name, endpoint->job->rank(), collective.op, sequence, collective.tag},
+    return {{endpoint->name, endpoint->job->rank(), collective.op, sequence, collective.tag,
+             endpoint->job->ledger().step()},
             endpoint->key,
             endpoint->members,
             describe(collective)};
@@ -61,10 +62,9 @@ bool exchange_frames(const Call& call, const Waiting& waiting, const Layout& lay
   if (const auto stranger = find_stranger(call.collective, call.sequence, size, frames.data())) {
     const int from = endpoint.members[static_cast<size_t>(stranger->from)];
     if (stranger->is_other_call) throw job.mismatch(waiting, from);
-    throw base::make_error(
-        base::Code::kInternal, "comm/mismatch",
-        "ranks differ in collective #{} of axis {}: in {} rank {} sends {} rows to rank {}, which expects {}",
-        call.sequence, endpoint.name, waiting.call, from, stranger->sent_rows, job.rank(), stranger->expected_rows)
+    throw mismatch_error(waiting.place,
+                         fmt::format("in {} rank {} sends {} rows to rank {}, which expects {}", waiting.call, from,
+                                     stranger->sent_rows, job.rank(), stranger->expected_rows))
         .hint("Agree on the counts first (exchange_counts).");
   }
   if (!is_all_in_frames(size, frames.data())) return false;

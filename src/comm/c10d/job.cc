@@ -258,12 +258,9 @@ std::optional<base::Error> ProcessJob::find_mismatch(const Waiting& waiting) {
       continue;
     if (lines[2] == waiting.call) continue;
     const bool is_first = rank() < member;
-    return base::make_error(base::Code::kInternal, "comm/mismatch",
-                            "ranks differ in collective #{} of axis {}: rank {} calls {}, rank {} calls {}",
-                            waiting.place.sequence, waiting.place.axis, is_first ? rank() : member,
-                            is_first ? waiting.call : lines[2], is_first ? member : rank(),
-                            is_first ? lines[2] : waiting.call)
-        .hint("All ranks of an axis must make the same collective calls in the same order.");
+    return mismatch_error(waiting.place, fmt::format("rank {} calls {}, rank {} calls {}", is_first ? rank() : member,
+                                                     is_first ? waiting.call : lines[2], is_first ? member : rank(),
+                                                     is_first ? lines[2] : waiting.call));
   }
   return std::nullopt;
 }
@@ -330,10 +327,8 @@ base::Error ProcessJob::mismatch(const Waiting& waiting, int stranger) {
   } catch (const StoreLost& error) {
     base::log_debug("rank {} could not ask for the other call: {}", rank(), error.what());
   }
-  return base::make_error(base::Code::kInternal, "comm/mismatch",
-                          "ranks differ in collective #{} of axis {}: rank {} calls {}, rank {} calls another",
-                          waiting.place.sequence, waiting.place.axis, rank(), waiting.call, stranger)
-      .hint("All ranks of an axis must make the same collective calls in the same order.");
+  return mismatch_error(waiting.place,
+                        fmt::format("rank {} calls {}, rank {} calls another", rank(), waiting.call, stranger));
 }
 
 base::Error ProcessJob::timeout(const Waiting& waiting, double seconds) {

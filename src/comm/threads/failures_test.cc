@@ -105,6 +105,7 @@ TEST(Failures, AGroupGoesOnWithoutRanksOutsideIt) {
 TEST(Failures, DifferentCallsAreNamedOnAllRanks) {
   const Outcome outcome = run(4, [](World& world) {
     world.all().barrier("start");
+    world.ledger().set_step(40, 0);
     float value[2] = {1, 2};
     if (world.rank() == 2) {
       world.all().all_reduce({{.data = value, .count = 2}}, ReduceOp::kSum, "layer 3 norm");
@@ -114,7 +115,7 @@ TEST(Failures, DifferentCallsAreNamedOnAllRanks) {
   });
   ASSERT_TRUE(outcome.error);
   EXPECT_EQ(outcome.error->code(), Code::kInternal);
-  for (const char* part : {"collective #2 of axis world", "rank 0 calls barrier \"layer 3 dispatch\"",
+  for (const char* part : {"collective #2 of axis world in step 40:", "rank 0 calls barrier \"layer 3 dispatch\"",
                            "rank 2 calls all_reduce \"layer 3 norm\" (F32, 1 parts, 2 elements)"}) {
     EXPECT_THAT(outcome.error->message(), HasSubstr(part));
   }

@@ -97,7 +97,7 @@ uint32_t ThreadsEndpoint::target_of(const ThreadsWork& work) const {
 }
 
 WaitPlace ThreadsEndpoint::place_of(const ThreadsWork& work) const {
-  return {group_->name, rank_, work.collective.op, work.sequence, work.collective.tag};
+  return {group_->name, rank_, work.collective.op, work.sequence, work.collective.tag, job_->ledger(rank_).step()};
 }
 
 std::unique_ptr<Work> ThreadsEndpoint::post(Collective collective) {
@@ -105,7 +105,8 @@ std::unique_ptr<Work> ThreadsEndpoint::post(Collective collective) {
   if (pending_.size() == GroupState::kSlots) finish_oldest();
   const uint64_t sequence = sequence_ + 1;
   if (job_->is_aborted()) {
-    throw job_->abort_error({group_->name, rank_, collective.op, sequence, collective.tag}, *group_);
+    throw job_->abort_error({group_->name, rank_, collective.op, sequence, collective.tag, job_->ledger(rank_).step()},
+                            *group_);
   }
   const auto ticket = job_->ledger(rank_).post(group_->name, sequence, collective.op, collective.dtype,
                                                collective.elements, collective.bytes, collective.tag);
@@ -203,9 +204,7 @@ void ThreadsEndpoint::run_all_reduce(const ThreadsWork& work, Slot& slot) {
 void ThreadsEndpoint::verify(const ThreadsWork& work, const Slot& slot) const {
   const std::string difference = find_difference(slot.calls, group_->members);
   if (difference.empty()) return;
-  auto error = base::make_error(base::Code::kInternal, "comm/mismatch", "ranks differ in collective #{} of axis {}: {}",
-                                work.sequence, group_->name, difference)
-                   .hint("All ranks of an axis must make the same collective calls in the same order.");
+  auto error = mismatch_error(place_of(work), difference);
   job_->abort(rank_, error, group_.get());
   throw error;
 }
