@@ -26,8 +26,11 @@ Section model_group() {
             "Jinja text in place of the model's chat template.");
   rows.flag("trust_remote_code", &ModelConfig::trust_remote_code,
             "Has no effect: nothing of a model directory is ever run. `true` gives a warning.");
-  rows.choice("flash_attn", &ModelConfig::flash_attn,
-              "Attention: `eager` computes the whole score matrix; `sdpa` and `flash_attention_2` do not.");
+  rows.choice(
+      "flash_attn", &ModelConfig::flash_attn,
+      "Attention inside each document: `eager` computes the whole score matrix; `sdpa` runs ATen's flash kernel, a "
+      "document at a time; `flash_attention_2` the own kernel over all documents where this processor has one "
+      "(AVX-512, bf16), else ATen's.");
   rows.choice("model_class", &ModelConfig::model_class,
               "Head of the model: `llm` language model, `cls` score per token (reward models).");
   rows.choice("chat_markup", &ModelConfig::chat_markup,
@@ -56,8 +59,10 @@ Section data_group() {
   rows.text("train_dataset", &DataConfig::train_dataset,
             "Dataset-info YAML, or one local .json or .jsonl file. Required for training.");
   rows.text("eval_dataset", &DataConfig::eval_dataset, "Data to evaluate on.");
-  rows.integer("cutoff_len", &DataConfig::cutoff_len, {1, 1 << 30}, "tokens",
-               "Longest sample; the tail is cut. A sample whose targets are all cut away is dropped and counted.");
+  rows.integer(
+      "cutoff_len", &DataConfig::cutoff_len, {1, 1 << 30}, "tokens",
+      "Longest sample; the tail is cut. With batching_strategy `normal` a sample whose targets are all cut away is "
+      "dropped and counted.");
   rows.flag("shuffle", &DataConfig::shuffle, "Draw a new order of the samples in each epoch, from `seed`.");
   rows.flag("skip_bad_rows", &DataConfig::skip_bad_rows,
             "Count and leave out rows that cannot be read, instead of stopping.");
@@ -65,7 +70,11 @@ Section data_group() {
                "Samples a forward and data-parallel rank; for the dynamic strategies a multiple of the token budget.");
   rows.integer("global_batch_size", &DataConfig::global_batch_size, {1, 1 << 30}, "samples",
                "Samples a step over all ranks, a multiple of dp_size x micro_batch_size; null: just that product.");
-  rows.choice("batching_strategy", &DataConfig::batching_strategy, "How samples become batches.");
+  rows.choice(
+      "batching_strategy", &DataConfig::batching_strategy,
+      "How samples become micro-batches. `normal`: micro_batch_size samples; `padding_free`: the same, packed; "
+      "`dynamic_batching` and `dynamic_padding_free`: as many as fit cutoff_len x micro_batch_size tokens, padded "
+      "or packed. Packed ones need flash_attention_2, dynamic ones max_steps.");
   rows.integer("batching_workers", &DataConfig::batching_workers, {0, 1024}, "threads",
                "Threads that prepare samples, at most as many as there are cores; 0: the rank's own.");
   return group;

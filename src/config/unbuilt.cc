@@ -74,8 +74,11 @@ void refuse_unbuilt(const Loaded& loaded, Command command) {
   refuse_model(config.model, refusals);
   refusals.refuse_if(config.topology.cp_size > 1, "cp_size", fmt::format("cp_size {}", config.topology.cp_size),
                      "Use 1.");
-  refusals.refuse_if(config.data.batching_strategy != BatchingStrategy::kNormal, "batching_strategy",
-                     fmt::format("batching_strategy {}", choice_name(config.data.batching_strategy)), "Use normal.");
+  // Packed, all pairs of a micro batch would be scored as one.
+  const bool has_pairs = command == Command::kDpo || command == Command::kRm;
+  refusals.refuse_if(has_pairs && is_packed(config.data.batching_strategy), "batching_strategy",
+                     fmt::format("batching_strategy {} for pairs", choice_name(config.data.batching_strategy)),
+                     "Use normal or dynamic_batching.");
   refusals.refuse_if(config.data.eval_dataset.has_value(), "eval_dataset", "eval_dataset",
                      "Score held-out rows with expertmesh score.");
   refuse_checkpoints(config.checkpoint, refusals);

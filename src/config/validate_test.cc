@@ -11,6 +11,7 @@ namespace expertmesh::config {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr ModelSizes kModel{
     .num_experts = 8, .num_experts_per_tok = 2, .num_attention_heads = 4, .has_linear_attention = false};
@@ -114,8 +115,6 @@ TEST(Kernels, NamedOperatorsMustFit) {
 
 TEST(Unbuilt, IsRefusedByNameAllAtOnce) {
   const std::string refused[] = {"cp_size: 2\n",
-                                 "flash_attn: flash_attention_2\nbatching_strategy: padding_free\n",
-                                 "max_steps: 1\nbatching_strategy: dynamic_batching\n",
                                  "resume_from_checkpoint: auto\n",
                                  "save_steps: 10\n",
                                  "save_epochs: 0.5\n",
@@ -151,6 +150,12 @@ TEST(Unbuilt, IsRefusedByNameAllAtOnce) {
   EXPECT_THAT(unbuilt_error("cp_size: 2\nsave_steps: 5\n"), HasSubstr("2 faults in all"));
   EXPECT_THAT(unbuilt_error("", Command::kDpo), HasSubstr("the command dpo is not built yet"));
   EXPECT_THAT(unbuilt_error("", Command::kRm), HasSubstr("the command rm is not built yet"));
+  for (const Command command : {Command::kDpo, Command::kRm}) {
+    const std::string packed = "flash_attn: flash_attention_2\nbatching_strategy: padding_free\n";
+    EXPECT_THAT(unbuilt_error(packed, command), HasSubstr("batching_strategy padding_free for pairs is not built yet"));
+    EXPECT_THAT(unbuilt_error("max_steps: 1\nbatching_strategy: dynamic_batching\n", command),
+                Not(HasSubstr("for pairs")));
+  }
 }
 
 TEST(Unbuilt, WhatIsBuiltPasses) {
@@ -158,6 +163,9 @@ TEST(Unbuilt, WhatIsBuiltPasses) {
       "",
       "flash_attn: flash_attention_2\n",
       "flash_attn: eager\n",
+      "flash_attn: flash_attention_2\nbatching_strategy: padding_free\n",
+      "max_steps: 1\nbatching_strategy: dynamic_batching\n",
+      "flash_attn: flash_attention_2\nmax_steps: 1\nbatching_strategy: dynamic_padding_free\n",
       "init_config: {name: init_on_rank0}\n",
       "init_config: {name: init_on_meta}\n",
       "dist_config: {name: fsdp2}\n",

@@ -27,6 +27,7 @@ data::DatasetOptions dataset_options(const config::Config& config, int64_t vocab
   options.custom_chat_template = config.model.custom_chat_template.value_or("");
   options.vocabulary_rows = vocabulary_rows;
   options.cutoff_len = static_cast<int>(config.data.cutoff_len);
+  options.drops_unsupervised = config.data.batching_strategy == config::BatchingStrategy::kNormal;
   options.seed = static_cast<uint64_t>(config.train.seed);
   options.threads =
       static_cast<int>(std::min<int64_t>(config.data.batching_workers, std::thread::hardware_concurrency()));

@@ -81,7 +81,9 @@ class Trainer {
             .micro_batch_size = static_cast<int>(config_.data.micro_batch_size),
             .num_micro_batch = static_cast<int>(job_.sizes.num_micro_batch),
             .seed = static_cast<uint64_t>(config_.train.seed),
-            .shuffle = config_.data.shuffle};
+            .shuffle = config_.data.shuffle,
+            .strategy = config_.data.batching_strategy,
+            .cutoff_len = static_cast<int>(config_.data.cutoff_len)};
   }
 
   // Every collective of a step once, with zero gradients: connections are made and buffers allocated before the clock

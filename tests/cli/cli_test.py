@@ -6,6 +6,7 @@
 """
 import itertools
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "support"))
 import product  # noqa: E402
+import tensors  # noqa: E402
 from product import CHECKPOINT, CONFIG, DATA, MODEL, USAGE, Failure  # noqa: E402
 from suite import Suite  # noqa: E402
 
@@ -49,6 +51,12 @@ MISTAKES = [
     ("key_without_value", ["sft"] + TRAIN + ["learning_rate="], CONFIG, ["learning_rate"]),
     ("value_without_key", ["sft"] + TRAIN + ["=3"], CONFIG, ["=3", "key=value"]),
     ("value_of_wrong_kind", ["sft"] + TRAIN + ["max_steps=many"], CONFIG, ["max_steps", "many", "integer"]),
+    ("packed_without_varlen_attention", ["sft"] + TRAIN + ["batching_strategy=dynamic_padding_free"], CONFIG,
+     ["batching_strategy dynamic_padding_free with flash_attn sdpa", "flash_attention_2"]),
+    ("dynamic_without_steps", ["sft"] + TRAIN[:3] + ["batching_strategy=dynamic_batching"], CONFIG,
+     ["batching_strategy dynamic_batching without max_steps", "set max_steps"]),
+    ("dynamic_with_save_epochs", ["sft"] + TRAIN + ["batching_strategy=dynamic_batching", "save_epochs=1"], CONFIG,
+     ["save_epochs with batching_strategy dynamic_batching", "save_steps"]),
     ("score_without_model", ["score", "--input", "ids.jsonl"], USAGE, ["--model is required"]),
     ("score_without_input", ["score", "--model", "weights/models/ok_split"], USAGE, ["--input is required"]),
     ("score_no_such_model", ["score", "--model", "nope", "--input", "ids.jsonl"], MODEL, ["nope"]),
@@ -134,6 +142,47 @@ def test_init_and_alias():
         raise Failure("init changed a model that was there")
 
 
+def train_with(output_dir, *overrides, cutoff_len=16):
+    """Three steps of two micro-batches on two ranks, fp32; gives the run and its losses."""
+    run = EXPERTMESH(["sft"] + TRAIN[:2] + ["output_dir=" + output_dir, "max_steps=3", "bf16=false", "cutoff_len=%d" % cutoff_len,
+                                            "micro_batch_size=1", "global_batch_size=4", "learning_rate=0.01"] + list(overrides),
+                     ranks=2).expect_code(0)
+    losses = [record["loss"] for record in tensors.read_log(os.path.join(EXPERTMESH.folder, output_dir))]
+    if len(losses) != 3 or not all(0 < loss < 20 for loss in losses):
+        run.fail("the losses of three steps are %s" % losses)
+    return run, losses
+
+
+def test_batching_strategies():
+    """Each one trains; packing alone changes nothing of what is computed."""
+    losses = {}
+    for strategy in ("normal", "padding_free", "dynamic_batching", "dynamic_padding_free"):
+        run, losses[strategy] = train_with("batching_" + strategy, "batching_strategy=" + strategy, "flash_attn=flash_attention_2")
+        if not re.search(r"  batching +%s\b" % strategy, run.out):
+            run.fail("the start table does not name the strategy")
+        if strategy.startswith("dynamic"):
+            run.expect("up to 16 %s tokens a micro-batch" % ("packed" if "free" in strategy else "padded"))
+    if losses["normal"] != losses["padding_free"]:
+        raise Failure("normal and padding_free differ: %s and %s" % (losses["normal"], losses["padding_free"]))
+    if len({tuple(values) for values in losses.values()}) != 3:
+        raise Failure("the dynamic strategies group samples in their own way: %s" % losses)
+
+
+def test_small_set_repeats_with_a_warning():
+    run, _ = train_with("batching_small", "batching_strategy=dynamic_batching", cutoff_len=1024)
+    run.expect("samples repeat within it")
+
+
+def test_attention_choices():
+    losses = {}
+    for name, words in (("eager", "plain ATen"), ("sdpa", "ATen flash"), ("flash_attention_2", "ATen flash")):  # fp32 has no own tiles
+        run, losses[name] = train_with("attention_" + name, "flash_attn=" + name)
+        run.expect("%s: %s" % (name, words))
+    for name, values in losses.items():
+        if any(abs(a - b) > 1e-6 * b for a, b in zip(values, losses["eager"])):
+            raise Failure("%s differs from eager: %s and %s" % (name, values, losses["eager"]))
+
+
 def test_score_writes_whole_output():
     EXPERTMESH(SCORE + ["--output", "scores.jsonl"]).expect_code(0).expect("mean nll", "perplexity")
     with open(os.path.join(EXPERTMESH.folder, "scores.jsonl"), encoding="utf-8") as file:
@@ -155,7 +204,8 @@ def main():
         for what, words in (("models", ["qwen3_moe"]), ("dispatchers", ["eager"]), ("kernels", ["reference"]), ("presets", ["qwen3-moe-tiny"]),
                             ("converters", ["alpaca", "sharegpt", "openai", "tokenized"])):
             suite.add_named("list_" + what, test_list, what, words)
-        for test in (test_version, test_init_and_alias, test_score_writes_whole_output):
+        for test in (test_version, test_init_and_alias, test_batching_strategies, test_small_set_repeats_with_a_warning,
+                     test_attention_choices, test_score_writes_whole_output):
             suite.add(test)
         return suite.run(sys.argv[2:])
 

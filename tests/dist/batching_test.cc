@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The batching strategies in training: documents that share a micro-batch, padded or packed, give the losses and
+// gradients of documents trained one by one; ranks that read different numbers of samples stay in step.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "base/file.h"
+#include "data/batch.h"
+#include "harness.h"
+#include "train/layer_walk.h"
+#include "train/token_batch.h"
+
+namespace expertmesh::dist {
+namespace {
+
+using config::BatchingStrategy;
+
+constexpr int kCutoff = 48, kMicroBatchSize = 2, kNumMicroBatch = 2, kSteps = 4, kVocabulary = 500;
+constexpr BatchingStrategy kStrategies[] = {BatchingStrategy::kNormal, BatchingStrategy::kPaddingFree,
+                                            BatchingStrategy::kDynamicBatching, BatchingStrategy::kDynamicPaddingFree};
+
+// Samples of 1, 2 and 3 tokens, some at the cutoff and beyond it; every fourth label is left out, and position 0 of
+// each has a label, which is no target.
+std::shared_ptr<const data::Dataset> mixed_dataset() {
+  const auto dir = std::filesystem::temp_directory_path() / fmt::format("expertmesh-batching-{}", getpid());
+  std::filesystem::create_directories(dir);
+  std::mt19937 random(11);
+  std::ofstream rows(dir / "rows.jsonl");
+  const std::vector<int> lengths{3, 40, 1, 17, 2, 48, 9, 1, 60, 33, 8, 25, 3, 12, 90, 4, 19, 6, 2, 30, 5, 47, 1, 11};
+  for (const int length : lengths) {
+    std::string ids, labels;
+    for (int t = 0; t < length; ++t) {
+      const auto id = random() % kVocabulary;
+      ids += fmt::format("{}{}", t == 0 ? "" : ", ", id);
+      labels += fmt::format("{}{}", t == 0 ? "" : ", ", t % 4 == 3 ? -100 : static_cast<int>(id));
+    }
+    rows << fmt::format("{{\"input_ids\": [{}], \"labels\": [{}]}}\n", ids, labels);
+  }
+  rows.close();
+  const std::string info = (dir / "info.yaml").string();
+  std::ofstream(info) << fmt::format("rows:\n  path: {}\n  source: local\n  converter: tokenized\n",
+                                     (dir / "rows.jsonl").string());
+  data::DatasetOptions options;
+  options.train_dataset = info;
+  options.cutoff_len = kCutoff;
+  options.drops_unsupervised = false;
+  const auto fs = base::make_posix_file_system(base::Code::kData);
+  auto dataset = data::Dataset::build(*fs, options);
+  std::filesystem::remove_all(dir);
+  return dataset;
+}
+
+const std::shared_ptr<const data::Dataset>& dataset() {
+  static const auto kDataset = mixed_dataset();
+  return kDataset;
+}
+
+// All steps of all ranks: [step][rank] -> its micro-batches.
+using Plan = std::vector<std::vector<std::vector<data::MicroBatch>>>;
+
+Plan plan_of(BatchingStrategy strategy, int ranks) {
+  Plan plan(kSteps, std::vector<std::vector<data::MicroBatch>>(static_cast<size_t>(ranks)));
+  for (int rank = 0; rank < ranks; ++rank) {
+    data::BatchLoader loader(dataset(), {.dp_rank = rank,
+                                         .dp_size = ranks,
+                                         .micro_batch_size = kMicroBatchSize,
+                                         .num_micro_batch = kNumMicroBatch,
+                                         .seed = 42,
+                                         .shuffle = true,
+                                         .strategy = strategy,
+                                         .cutoff_len = kCutoff});
+    for (auto& step : plan) step[static_cast<size_t>(rank)] = loader.next_step();
+  }
+  return plan;
+}
+
+// The same samples on one rank, each a micro-batch of its own.
+Plan one_by_one(const Plan& plan) {
+  Plan separate;
+  for (const auto& step : plan) {
+    std::vector<data::MicroBatch> batches;
+    for (const auto& rank : step) {
+      for (const data::MicroBatch& batch : rank) {
+        for (const int64_t sample : batch.samples) batches.push_back(data::collate({dataset()->sample(sample)}));
+      }
+    }
+    separate.push_back({std::move(batches)});
+  }
+  return separate;
+}
+
+RunSpec spec_of(const Plan& plan, const std::vector<std::string>& overrides) {
+  RunSpec spec{
+      .model_dir = golden_model("tiny_s0"),
+      .steps = std::vector<Step>(plan.size()),
+      .ranks = static_cast<int>(plan[0].size()),
+      .overrides = {"bf16=false", "max_grad_norm=1.0", "learning_rate=0.05", "optim_config={\"name\":\"sgd\"}"},
+      .micro_batches = 1,
+      .batches = [&plan](int step, int dp_rank) { return plan[step][dp_rank]; },
+      .after_step = {}};
+  spec.overrides.insert(spec.overrides.end(), overrides.begin(), overrides.end());
+  return spec;
+}
+
+std::string name_of(BatchingStrategy strategy) { return std::string(config::choice_name(strategy)); }
+
+class Strategies : public testing::TestWithParam<BatchingStrategy> {};
+
+INSTANTIATE_TEST_SUITE_P(All, Strategies, testing::ValuesIn(kStrategies),
+                         [](const auto& test) { return name_of(test.param); });
+
+// One rank, whatever computes the attention. The bound of gradients is that of fp32 sums in another order: those of
+// q_norm, where most of a sum cancels, come to 1.03e-6 of the largest.
+TEST_P(Strategies, EqualSeparateDocuments) {
+  const Plan plan = plan_of(GetParam(), 1), separate = one_by_one(plan);
+  for (const std::string attention : {"eager", "sdpa", "flash_attention_2"}) {
+    const std::vector<std::string> overrides{"flash_attn=" + attention};
+    const RunResult run = run_steps(spec_of(plan, overrides)), reference = run_steps(spec_of(separate, overrides));
+    EXPECT_EQ(difference(run, reference, {.loss = 1e-6, .norm = 1e-6, .gradient = 2e-6, .weight = 1e-6}), "")
+        << attention;
+  }
+}
+
+TEST_P(Strategies, GiveEveryTokenItsLossAlone) {
+  const Plan plan = plan_of(GetParam(), 1);
+  int64_t compared = 0;
+  RunSpec spec = spec_of(plan, {"learning_rate=0", "flash_attn=flash_attention_2"});
+  spec.after_step = [&](comm::World&, train::ShardedModel& model, int step, const train::StepResult&) {
+    train::LayerWalk walk(model, /*recompute=*/false);
+    const auto logprobs_of = [&](const data::MicroBatch& micro_batch) {
+      const model::TokenBatch batch = train::make_token_batch(micro_batch);
+      const at::Tensor logprobs_T = model.model().head().logprobs(walk.infer(batch), batch, model.runtime());
+      const float* values = logprobs_T.const_data_ptr<float>();
+      return std::vector<float>(values, values + logprobs_T.numel());
+    };
+    for (const data::MicroBatch& batch : plan[static_cast<size_t>(step - 1)][0]) {
+      const std::vector<float> together = logprobs_of(batch);
+      size_t at = 0;
+      for (const int64_t sample : batch.samples) {
+        for (const float alone : logprobs_of(data::collate({dataset()->sample(sample)}))) {
+          ASSERT_LT(at, together.size());
+          EXPECT_NEAR(together[at], alone, 1e-6 * std::max(1.0F, std::fabs(alone))) << "sample " << sample;
+          ++at;
+          ++compared;
+        }
+      }
+      EXPECT_EQ(at, together.size());
+    }
+  };
+  run_steps(spec);
+  EXPECT_GT(compared, 4 * kSteps * kNumMicroBatch);
+}
+
+// Four ranks with samples of different lengths, so with different numbers of samples and tokens in each micro-batch:
+// nobody waits for anybody, and the sum is that of the documents one by one on one rank.
+TEST_P(Strategies, KeepRanksInStep) {
+  for (const std::vector<std::string>& mesh :
+       {std::vector<std::string>{"dist_config={\"name\":\"fsdpturbo\",\"ep_size\":2}"},
+        std::vector<std::string>{"dist_config={\"name\":\"fsdpturbo\",\"ep_size\":4}"},
+        std::vector<std::string>{"dist_config={\"name\":\"fsdp2\"}", "mp_replicate_size=2"}}) {
+    const Plan plan = plan_of(GetParam(), 4), separate = one_by_one(plan);
+    EXPECT_EQ(difference(run_steps(spec_of(plan, mesh)), run_steps(spec_of(separate, {}))), "") << mesh[0];
+  }
+}
+
+TEST(DynamicStrategies, GiveRanksDifferentNumbersOfSamples) {
+  for (const BatchingStrategy strategy : {BatchingStrategy::kDynamicBatching, BatchingStrategy::kDynamicPaddingFree}) {
+    bool differs = false;
+    for (const auto& step : plan_of(strategy, 4)) {
+      for (const auto& rank : step) {
+        ASSERT_EQ(rank.size(), static_cast<size_t>(kNumMicroBatch));
+        differs = differs || rank[0].samples.size() != step[0][0].samples.size();
+      }
+    }
+    EXPECT_TRUE(differs) << "the test above would show nothing";
+  }
+}
+
+}  // namespace
+}  // namespace expertmesh::dist
