@@ -230,7 +230,7 @@ TEST_F(ExpertMlpChoice, ReferenceEqualsALoop) {
 // In bf16, over ten seeds and odd sizes too.
 TEST_F(ExpertMlpChoice, OthersAreAsNearToFp32AsTheReference) {
   for (const ExpertMlp* mlp : {&native_expert_mlp(), &packed_expert_mlp()}) {
-    if (!mlp->supports(at::kBFloat16)) continue;  // a CPU without AVX-512 BF16
+    if (!mlp->supports(at::kBFloat16)) continue;  // a CPU without AVX2
     double distance[5] = {}, reference[5] = {};
     for (int64_t seed = 30; seed < 40; ++seed) {
       const ProblemSizes sizes = seed % 2 == 0 ? ProblemSizes{48, 64, 48, 8, 3} : ProblemSizes{48, 61, 37, 8, 3};

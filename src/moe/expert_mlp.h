@@ -71,7 +71,7 @@ const ExpertMlp& reference_expert_mlp();
 // The same products with native row passes between them; fp32 and bf16.
 const ExpertMlp& native_expert_mlp();
 
-// Our own products for changing numbers of rows: bf16 on CPUs with AVX-512 BF16.
+// Our own products for changing numbers of rows: bf16 on CPUs with AVX-512 BF16 or AVX2.
 const ExpertMlp& packed_expert_mlp();
 
 // The fastest one that runs this dtype on this CPU.

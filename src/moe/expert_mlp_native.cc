@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products are the library's, everything between them is one native pass over rows that still sit in the cache.
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/mm.h>
 
 #include "moe/expert_mlp.h"
 #include "moe/expert_tasks.h"
@@ -9,6 +8,7 @@
 #include "ops/cpu/expert_rows.h"
 #include "ops/cpu/swiglu.h"
 #include "ops/new_tensor.h"
+#include "ops/product.h"
 #include "ops/raw.h"
 
 namespace expertmesh::moe {
@@ -46,8 +46,8 @@ ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertW
   const auto run_expert = [&](const Task& task) {
     if (task.rows == 0) return;
     at::Tensor gate_up = result.gate_up_R2I.narrow(0, task.begin, task.rows);
-    at::mm_out(gate_up, gather_task(x, rows, task), weights.gate_up_proj[task.expert].t());
-    scatter_task(at::mm(swiglu(gate_up), weights.down_proj[task.expert].t()), rows, task, result.y_RH);
+    ops::product_into(gate_up, gather_task(x, rows, task), weights.gate_up_proj[task.expert].t());
+    scatter_task(ops::product(swiglu(gate_up), weights.down_proj[task.expert].t()), rows, task, result.y_RH);
   };
   for_each_expert(rows, [&] { return run_expert; });
   return result;
@@ -88,16 +88,16 @@ struct Backward : ExpertBackwardInput {
     const at::Tensor weighted_act = needs.down_proj ? ops::new_tensor({task.rows, width}, dtype) : at::Tensor();
     const at::Tensor grad_gate_up =
         needs.gate_up_proj || needs.x ? ops::new_tensor({task.rows, 2 * width}, dtype) : at::Tensor();
-    act(task, at::mm(grad, weights.down_proj[task.expert]), weighted_act, grad_gate_up);
+    act(task, ops::product(grad, weights.down_proj[task.expert]), weighted_act, grad_gate_up);
     if (needs.down_proj) {
       at::Tensor slice = grads.down_proj[task.expert];
-      at::mm_out(slice, grad.t(), weighted_act);
+      ops::product_into(slice, grad.t(), weighted_act);
     }
     if (needs.gate_up_proj) {
       at::Tensor slice = grads.gate_up_proj[task.expert];
-      at::mm_out(slice, grad_gate_up.t(), gather_task(x, rows, task));
+      ops::product_into(slice, grad_gate_up.t(), gather_task(x, rows, task));
     }
-    if (needs.x) scatter_task(at::mm(grad_gate_up, weights.gate_up_proj[task.expert]), rows, task, grads.x_RH);
+    if (needs.x) scatter_task(ops::product(grad_gate_up, weights.gate_up_proj[task.expert]), rows, task, grads.x_RH);
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 experts on CPUs with AVX-512 BF16, on our own products (ops/cpu/expert_gemm.h). Rows are read from and written
+// bf16 experts on CPUs with AVX-512 BF16 or AVX2, on our own products (ops/cpu/expert_gemm.h). Rows are read from and written
 // to where they are; blocks of rows pass through both products while they sit in the cache; nothing is prepared for a
 // shape, so loads that change from step to step cost nothing extra.
 #include <algorithm>

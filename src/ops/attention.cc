@@ -2,8 +2,8 @@
 #include <ATen/Parallel.h>
 
 #include "base/check.h"
-#include "ops/cpu/vec.h"
 #include "ops/native.h"
+#include "ops/product.h"
 
 namespace expertmesh::ops::native {
 
@@ -13,9 +13,11 @@ at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at:
   EXPERTMESH_CHECK(!cu_seqlens.empty() && cu_seqlens.back() == q_TND.size(0), "documents of {} tokens, {} queries",
                    cu_seqlens.empty() ? 0 : cu_seqlens.back(), q_TND.size(0));
   const int64_t num_tasks = (static_cast<int64_t>(cu_seqlens.size()) - 1) * k_TMD.size(1);
-  // fp32 goes through ATen: it is there to be compared with transformers, which does the same.
-  const bool takes_tiles = q_TND.scalar_type() == at::kBFloat16 && cpu::processor_isa() == cpu::Isa::kAvx512 &&
-                           (num_tasks >= at::get_num_threads() || q_TND.size(0) < 256);
+  // fp32 goes through ATen: it is there to be compared with transformers, which does the same. So does bf16 where there
+  // are too few tasks for the threads, unless the library multiplies it badly.
+  const bool suits_tiles =
+      num_tasks >= at::get_num_threads() || q_TND.size(0) < 256 || !library_multiplies(at::kBFloat16);
+  const bool takes_tiles = q_TND.scalar_type() == at::kBFloat16 && suits_tiles;
   return takes_tiles ? attention_tiles(q_TND, k_TMD, v_TMD, cu_seqlens, scale)
                      : attention_flash(q_TND, k_TMD, v_TMD, cu_seqlens, scale);
 }

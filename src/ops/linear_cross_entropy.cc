@@ -7,7 +7,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "ops/cpu/cross_entropy.h"
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/product.h"
 #include "ops/raw.h"
 #include "ops/target_rows.h"
 
@@ -52,7 +52,7 @@ void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& x, at:
   for (int64_t begin = 0; begin < vocab; begin += rows) {
     const int64_t size = std::min(rows, vocab - begin);
     at::Tensor product = block.narrow(0, 0, size);
-    at::mm_out(product, grad_logits.narrow(1, begin, size).t(), x);
+    product_into(product, grad_logits.narrow(1, begin, size).t(), x);
     float* sum = mutable_raw<float>(grad_weight) + begin * hidden;
     at::parallel_for(0, size * hidden, 65536, [&](int64_t first, int64_t last) {
       cpu::accumulate(sum + first, raw<cpu::Bf16>(product) + first, last - first);
@@ -71,7 +71,7 @@ struct Chunks {
   // Logits of rows [begin, end).
   at::Tensor logits(const at::Tensor& weight, int64_t begin, int64_t end) {
     at::Tensor out = buffer.narrow(0, 0, end - begin);
-    at::mm_out(out, x.narrow(0, begin, end - begin), weight.t());
+    product_into(out, x.narrow(0, begin, end - begin), weight.t());
     return out;
   }
 
@@ -101,7 +101,7 @@ CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input) {
                  logprobs.data() + begin);
     if (input.needs_grad_hidden) {
       at::Tensor part = grad_x.narrow(0, begin, end - begin);
-      at::mm_out(part, logits, weight);
+      product_into(part, logits, weight);
     }
     if (grad_weight.defined()) add_weight_gradient(logits, chunks.x.narrow(0, begin, end - begin), grad_weight);
   }

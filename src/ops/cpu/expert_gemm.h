@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 matrix products for experts with few and ever-changing numbers of rows, on CPUs with AVX-512 BF16. The library's
-// products are as fast for one shape, but prepare a new kernel for each number of rows; these take any at no cost, and
-// read and write rows through index lists. Sums are fp32 in order of k, rounded once. No torch. Threads: any.
-// Format of Packed: [columns / 16][depth / 2][16][2]: pairs of neighbouring k side by side, zero-filled at both ends.
+// bf16 matrix products for experts with few and ever-changing numbers of rows, on CPUs with AVX-512 BF16 or AVX2. With
+// AVX-512 the library's products are as fast for one shape, but prepare a new kernel for each number of rows; these
+// take any at no cost, and read and write rows through index lists. Sums are fp32 in order of k, rounded once. No
+// torch. Threads: any. Format of Packed: [columns / 16][depth / 2][16][2]: pairs of neighbouring k side by side,
+// zero-filled at both ends.
 #pragma once
 
 #include <cstdint>

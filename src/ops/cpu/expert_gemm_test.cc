@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/dtype.h"
+#include "ops/cpu/expert_tiles.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
@@ -51,14 +52,23 @@ void expect_product(const std::vector<Bf16>& c, const std::vector<Bf16>& a, cons
 
 constexpr Bf16 kNan{0x7fc0};
 
-class ExpertGemm : public testing::Test {
+// Every instruction set that this processor has.
+class ExpertGemm : public testing::TestWithParam<const ExpertTiles*> {
  protected:
   void SetUp() override {
-    if (!has_expert_gemm()) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
+    if (!has_expert_gemm()) GTEST_SKIP() << "this CPU has no AVX2";
+    if (GetParam() == &kExpertTilesAvx512 && !__builtin_cpu_supports("avx512bf16")) {
+      GTEST_SKIP() << "this CPU has no AVX-512 BF16";
+    }
+    TEST_use_expert_tiles(GetParam());
   }
+  void TearDown() override { TEST_use_expert_tiles(nullptr); }
 };
 
-TEST_F(ExpertGemm, EverySize) {
+INSTANTIATE_TEST_SUITE_P(Tiles, ExpertGemm, testing::Values(&kExpertTilesAvx512, &kExpertTilesAvx2),
+                         [](const auto& tested) { return tested.param == &kExpertTilesAvx2 ? "Avx2" : "Avx512"; });
+
+TEST_P(ExpertGemm, EverySize) {
   for (const int64_t rows : {1, 5, 6, 7, 13, 33}) {
     for (const int64_t columns : {1, 15, 16, 17, 37, 64, 65, 130}) {
       for (const int64_t depth : {1, 2, 7, 32, 37, 60, 66}) {
@@ -81,7 +91,7 @@ TEST_F(ExpertGemm, EverySize) {
   }
 }
 
-TEST_F(ExpertGemm, RowsThroughIndexLists) {
+TEST_P(ExpertGemm, RowsThroughIndexLists) {
   const int64_t rows = 8, columns = 20, depth = 9;
   const std::vector<int64_t> from{11, 3, 3, 0, 7, 5, 2, 1}, to{7, 0, 6, 1, 5, 2, 4, 3};
   const std::vector<Bf16> a = random_matrix(12, depth, 3), b = random_matrix(depth, columns, 4);
@@ -104,7 +114,7 @@ TEST_F(ExpertGemm, RowsThroughIndexLists) {
   expect_product(grad, transposed(picked, rows, depth), right, depth, columns, rows);
 }
 
-TEST_F(ExpertGemm, NoRowsGiveZeroGradients) {
+TEST_P(ExpertGemm, NoRowsGiveZeroGradients) {
   Packed left, right;
   left.pack(nullptr, 5, nullptr, 5, 0);
   right.pack(nullptr, 7, nullptr, 7, 0);
@@ -114,7 +124,7 @@ TEST_F(ExpertGemm, NoRowsGiveZeroGradients) {
 }
 
 // A buffer that was used for something larger leaves nothing behind.
-TEST_F(ExpertGemm, BuffersAreReused) {
+TEST_P(ExpertGemm, BuffersAreReused) {
   Packed packed;
   const std::vector<Bf16> large(static_cast<size_t>(100 * 100), kNan);
   packed.pack(large.data(), 100, nullptr, 100, 100);

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products at the speed of the processor in any dtype. The library multiplies bf16 well only with AVX-512:
+// without it, a product in bf16 is a hundred times slower than in fp32. There bf16 goes through fp32 in blocks; sums
+// are fp32 and are rounded once, as the library's are.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace expertmesh::ops {
+
+// Whether products of this dtype go to the library as they are.
+bool library_multiplies(at::ScalarType dtype);
+// For tests: bf16 goes through fp32 on every processor.
+void TEST_multiply_through_fp32(bool on);
+
+// out [M, N] = a [M, K] b [K, N], any strides, one dtype. No graph.
+void product_into(at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
+at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+
+// x [..., in] weight [out, in]^T (+ bias [out]). Differentiable.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+}  // namespace expertmesh::ops
