@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `expertmesh sft config.yaml [key=value ...] [--ranks N]`
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <random>
 
 #include "app/command.h"
@@ -55,11 +56,12 @@ void run_sft(const Arguments& arguments) {
   SftArguments parsed = parse_arguments(arguments);
   const config::Loaded loaded = load(parsed.positionals, config::Command::kSft);
   parsed.launch.timeout = std::chrono::seconds(loaded.config.topology.dist_timeout);
-  install_signal_handlers();
+  ignore_broken_pipes();
 
   StatusLine line;
   Console console(line);
   train::Job job;
+  std::atomic<train::Stop> stop{train::Stop::kNone};
   launch(
       parsed.launch,
       [&](int world_size) {
@@ -68,7 +70,15 @@ void run_sft(const Arguments& arguments) {
                                  [&](uint64_t done, uint64_t total) { progress.update(done, total); });
         line.clear();
       },
-      [&](comm::World& world) { train::run_training(world, job, console); });
+      [&](comm::World& world) {
+        take_stop_signals();
+        stop = train::run_training(world, job, console);
+      });
+  if (stop == train::Stop::kSystem) {
+    throw base::make_error(base::Code::kPreempted, "app/preempted",
+                           "SIGTERM ended the run before its last step; the model of that step is saved")
+        .hint("Start it again to train all steps: it begins with the first, resuming is not built yet.");
+  }
 }
 
 }  // namespace expertmesh::app

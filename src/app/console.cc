@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <mutex>
 
@@ -142,11 +143,15 @@ void Console::on_end(const train::RunSummary& summary) {
   fmt::print(
       "{} after {} steps in {}: loss {:.4f} -> {:.4f}, {:.0f} tokens/s{}\nmodel in {}, log in trainer_log.jsonl, curve "
       "in loss.svg\n",
-      summary.was_stopped ? "stopped" : "done", summary.steps, format_duration(summary.seconds), summary.first_loss,
-      summary.last_loss, summary.tokens_per_s,
+      summary.stop != train::Stop::kNone ? "stopped" : "done", summary.steps, format_duration(summary.seconds),
+      summary.first_loss, summary.last_loss, summary.tokens_per_s,
       summary.skipped_steps > 0 ? fmt::format(", {} steps skipped", summary.skipped_steps) : "", summary.output_dir);
 }
 
-bool Console::wants_stop() const { return stop_requested(); }
+train::Stop Console::wants_stop() const {
+  const int signal = stop_signal();
+  if (signal == 0) return train::Stop::kNone;
+  return signal == SIGTERM ? train::Stop::kSystem : train::Stop::kUser;
+}
 
 }  // namespace expertmesh::app

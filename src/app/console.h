@@ -52,7 +52,7 @@ class Console : public train::Observer {
   void on_step(const train::StepRecord& record) override;
   void on_save(const std::string& what, double done_fraction) override;
   void on_end(const train::RunSummary& summary) override;
-  bool wants_stop() const override;
+  train::Stop wants_stop() const override;
 
  private:
   void show_bar(const train::StepRecord& record);

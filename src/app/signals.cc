@@ -10,32 +10,33 @@
 namespace expertmesh::app {
 namespace {
 
-std::atomic<int> g_interrupts{0};
+std::atomic<int> g_first{0};
 
-// Async-signal-safe: counts, writes, leaves.
-void on_interrupt(int signal) {
-  if (g_interrupts.fetch_add(1) == 0) {
-    constexpr std::string_view kText = "\n[info] ending after this step and saving; once more ends at once\n";
-    (void)!write(STDERR_FILENO, kText.data(), kText.size());
-    return;
-  }
-  _exit(128 + signal);
+// Async-signal-safe: remembers, writes, leaves.
+void on_stop_signal(int signal) {
+  int none = 0;
+  if (!g_first.compare_exchange_strong(none, signal)) _exit(128 + signal);
+  constexpr std::string_view kText = "\n[info] ending after this step and saving; once more ends at once\n";
+  (void)!write(STDERR_FILENO, kText.data(), kText.size());
+}
+
+void set_handler(int signal, void (*handler)(int)) {
+  struct sigaction action{};
+  action.sa_handler = handler;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
 
-void install_signal_handlers() {
-  struct sigaction action{};
-  action.sa_handler = on_interrupt;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-  struct sigaction ignore{};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, nullptr);
+void ignore_broken_pipes() { set_handler(SIGPIPE, SIG_IGN); }
+
+void take_stop_signals() {
+  set_handler(SIGINT, on_stop_signal);
+  set_handler(SIGTERM, on_stop_signal);
 }
 
-bool stop_requested() { return g_interrupts.load() > 0; }
+int stop_signal() { return g_first.load(); }
 
 }  // namespace expertmesh::app

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C: the first asks the run to end after its step with the model saved, the second ends the process at once.
+// Ctrl-C and SIGTERM: the first asks the run to end after its step with the model saved, the second ends the process at
+// once with 128 + its number.
 #pragma once
 
 namespace expertmesh::app {
 
-void install_signal_handlers();
-bool stop_requested();
+// A reader of the output that goes away does not end the run.
+void ignore_broken_pipes();
+
+// From here on the two signals are wishes; before, each ends the process as it does everywhere. Any thread, any number
+// of times.
+void take_stop_signals();
+
+// The first of them that came; 0: none yet.
+int stop_signal();
 
 }  // namespace expertmesh::app

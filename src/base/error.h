@@ -24,7 +24,7 @@ enum class Code : int {
   kPeerLost = 15,    // another rank ended and its cause is not known here
   kTimeout = 16,     // a rank did not enter a collective in time
   kNumerics = 17,    // non-finite loss or norm, replicas that differ
-  kPreempted = 18,   // saved, start again
+  kPreempted = 18,   // SIGTERM: saved, not complete
   kResources = 19,   // out of memory or disk
   kInternal = 70,    // failed check, diverging collectives
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training run tells whoever shows it: the start table once, a record a step, how it ended. Called on global
-// rank 0 only, from that rank's thread. Also carries the wish to stop from the outside in.
+// rank 0 only, from that rank's thread. Also carries the wish to stop from the outside in, on every rank.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,13 @@ struct StepRecord {
   bool is_logged = true;                 // a logging step; other steps only move the progress bar
 };
 
+// Who wants a run to end before its last step.
+enum class Stop : int {
+  kNone = 0,
+  kUser = 1,    // Ctrl-C: what was trained so far is what is wanted
+  kSystem = 2,  // SIGTERM: the machine is needed for something else
+};
+
 struct RunSummary {
   int64_t steps = 0;
   int64_t skipped_steps = 0;
@@ -40,7 +47,7 @@ struct RunSummary {
   double seconds = 0;
   double tokens_per_s = 0;
   std::string output_dir;
-  bool was_stopped = false;  // the user asked for it
+  Stop stop = Stop::kNone;
 };
 
 class Observer {
@@ -51,8 +58,8 @@ class Observer {
   virtual void on_step(const StepRecord& record) = 0;
   virtual void on_save(const std::string& what, double done_fraction) = 0;  // a long save moves
   virtual void on_end(const RunSummary& summary) = 0;
-  // True once the user has asked to end after the current step. Any thread.
-  virtual bool wants_stop() const = 0;
+  // Who has asked to end after the current step. Any thread.
+  virtual Stop wants_stop() const = 0;
 };
 
 }  // namespace expertmesh::train

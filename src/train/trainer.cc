@@ -51,14 +51,14 @@ class Trainer {
         total_steps_(config_.train.max_steps.value_or(config_.train.num_train_epochs * loader_.steps_per_epoch())),
         rate_(config_.schedule, config_.train.learning_rate, total_steps_) {}
 
-  void run() {
+  Stop run() {
     load_weights(*job_.weights, model_);
     optimizer_ = make_optimizer(config_.optim, model_.parameters());
     warm_up();
     if (is_main())
       observer_.on_start(start_table(job_, model_, *optimizer_, world_, total_steps_, output_dir_), output_dir_);
     const auto start = Clock::now();
-    while (step_ < total_steps_ && !summary_.was_stopped) {
+    while (step_ < total_steps_ && summary_.stop == Stop::kNone) {
       ++step_;
       try {
         one_step();
@@ -70,6 +70,7 @@ class Trainer {
     summary_.seconds = seconds_since(start);
     summary_.tokens_per_s = static_cast<double>(tokens_seen_) / std::max(summary_.seconds, 1e-9);
     save();
+    return summary_.stop;
   }
 
  private:
@@ -111,8 +112,14 @@ class Trainer {
     account(result);
     record(result);
     stop_where_not_finite(result);
-    summary_.was_stopped =
-        world_.all().all_reduce_int(observer_.wants_stop() ? 1 : 0, comm::ReduceOp::kMax, "stop") != 0;
+    agree_on_stop();
+  }
+
+  // One rank's wish is enough; after the last step there is nothing to stop.
+  void agree_on_stop() {
+    const auto wish = static_cast<int64_t>(observer_.wants_stop());
+    const int64_t agreed = world_.all().all_reduce_int(wish, comm::ReduceOp::kMax, "stop");
+    if (step_ < total_steps_) summary_.stop = static_cast<Stop>(agreed);
   }
 
   void account(const StepResult& result) {
@@ -218,11 +225,11 @@ void write_resolved_config(const config::Config& config, const std::string& outp
 
 }  // namespace
 
-void run_training(comm::World& world, const Job& job, Observer& observer) {
+Stop run_training(comm::World& world, const Job& job, Observer& observer) {
   agree_on_job(job, world.all());
   const std::string output_dir = agree_on_output_dir(job.loaded.config.train.output_dir, world.all());
   if (world.rank() == 0) write_resolved_config(job.loaded.config, output_dir);
-  Trainer(world, job, observer, output_dir).run();
+  return Trainer(world, job, observer, output_dir).run();
 }
 
 }  // namespace expertmesh::train

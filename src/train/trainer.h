@@ -8,7 +8,9 @@
 
 namespace expertmesh::train {
 
-// Collective over the world. `observer` is used on global rank 0 only. Errors end the run on all ranks.
-void run_training(comm::World& world, const Job& job, Observer& observer);
+// Collective over the world. `observer` is shown things on global rank 0 only and asked for its wish to stop on all.
+// Returns who ended the run before its last step, the same on all ranks; the model is saved in any case. Errors end the
+// run on all ranks.
+Stop run_training(comm::World& world, const Job& job, Observer& observer);
 
 }  // namespace expertmesh::train

@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "support"))
 import nano  # noqa: E402
 import product  # noqa: E402
 import tensors  # noqa: E402
-from product import CHECKPOINT, INTERNAL, NUMERICS, OK, TIMEOUT, Failure  # noqa: E402
+from product import CHECKPOINT, INTERNAL, NUMERICS, OK, PREEMPTED, TIMEOUT, Failure  # noqa: E402
 from suite import Suite  # noqa: E402
 
 EXPERT = "model.layers.0.mlp.experts.down_proj"
@@ -154,6 +154,8 @@ def test_hang(point):
     """A rank that does not come back: the job ends when dist_timeout is over, and names it."""
     run = train("hang_" + point, "dist_timeout=2", steps=5, fault="%s:rank=1:hit=3:do=hang" % point)
     run.expect_code(TIMEOUT).expect("rank 1").expect_within(9)
+    if point in ("train.loss", "train.reduce", "train.update"):  # once a step
+        run.expect("waits in", ", step 3)", "rank 1 last finished")
     expect_no_model("hang_" + point)
 
 
@@ -242,27 +244,50 @@ def start_long(output_dir, ranks=2, stdout=None):
     return started
 
 
-def test_interrupt(number):
+def test_interrupt(number, code):
     output_dir = "interrupt_%d" % number
     started = start_long(output_dir)
     started.send(number)
-    run = started.finish().expect_code(OK).expect("ending after this step", "stopped after")
+    run = started.finish().expect_code(code).expect("ending after this step", "stopped after")
     if not tensors.looks_complete(path(output_dir)):
         run.fail("no model is saved")
     steps = column(output_dir, "step")
     run.expect("stopped after %d steps" % steps[-1])
     expect_equal("steps", steps, list(range(1, len(steps) + 1)))
+    if code == OK:
+        run.expect_not("error[")
+    else:
+        run.expect("error[app/preempted]", "SIGTERM", "is saved")
 
 
-def test_interrupt_twice():
-    started = EXPERTMESH.start(nano.arguments("interrupt_twice", *nano.expert_parallel(2), steps=LONG), ranks=2,
+def test_interrupt_in_the_last_step():
+    """Too late to stop anything: the run is complete."""
+    started = EXPERTMESH.start(nano.arguments("interrupt_last", *nano.expert_parallel(2), steps=3), ranks=2,
+                               env={"EXPERTMESH_FAULT": "train.backward:rank=1:hit=5:do=sleep_ms=3000"})
+    started.wait_for(has_logged("interrupt_last", 2), what="step 2")
+    started.send(signal.SIGTERM)
+    started.finish().expect_code(OK).expect("ending after this step", "done after 3 steps")
+
+
+def test_interrupt_before_training():
+    """Nothing is there to be saved: the signal ends the process as it ends any other."""
+    started = EXPERTMESH.start(nano.arguments("interrupt_early"), ranks=1, env={"EXPERTMESH_FAULT": "file.open:hit=1:do=sleep_ms=20000"})
+    started.wait_for(lambda: started.seconds() > 2, what="the start")
+    started.send(signal.SIGTERM)
+    started.finish().expect_code(-signal.SIGTERM).expect_within(15)
+    expect_no_model("interrupt_early")
+
+
+def test_interrupt_twice(number):
+    name = "interrupt_twice_%d" % number
+    started = EXPERTMESH.start(nano.arguments(name, *nano.expert_parallel(2), steps=LONG), ranks=2,
                                env={"EXPERTMESH_FAULT": "train.backward:rank=1:hit=4:do=sleep_ms=20000"})
-    started.wait_for(has_logged("interrupt_twice", 3), what="step 3")
-    started.send(signal.SIGINT)
+    started.wait_for(has_logged(name, 3), what="step 3")
+    started.send(number)
     started.wait_for(lambda: "ending after this step" in started.printed(), what="the answer to the first")
-    started.send(signal.SIGINT)
-    started.finish().expect_code(130).expect_within(15)
-    expect_no_model("interrupt_twice")
+    started.send(number)
+    started.finish().expect_code(128 + number).expect_within(15)
+    expect_no_model(name)
 
 
 def run_with_streams(output_dir, before_start, **streams):
@@ -291,6 +316,14 @@ def test_streams():
     os.close(reader)  # a pager that was left
     run_with_streams("streams_broken_pipe", None, stdout=writer, stderr=subprocess.DEVNULL)
     os.close(writer)
+
+
+def test_token_cache_cannot_be_written():
+    """Costs the next start some time and nothing else: a warning, not an error."""
+    with open(path("no_folder"), "w", encoding="utf-8"):
+        pass
+    run = EXPERTMESH(nano.arguments("no_cache", steps=2), ranks=1, env={"EXPERTMESH_CACHE": path("no_folder")})
+    run.expect_code(OK).expect("token cache cannot be written", "no_folder").expect_not("error[")
 
 
 def test_second_run_in_the_same_directory():
@@ -331,9 +364,11 @@ def make_suite():
     suite.add_named("kill_in_save_file.write_again", test_kill_in_save, "file.write", 12, False)
     for point in SAVE_POINTS:
         suite.add_named("throw_in_save_" + point, test_throw_in_save, point)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        suite.add_named("interrupt_%s" % number.name, test_interrupt, number)
-    for test in (test_file_too_large, test_output_is_a_file, test_interrupt_twice, test_streams, test_second_run_in_the_same_directory):
+    for number, code in ((signal.SIGINT, OK), (signal.SIGTERM, PREEMPTED)):
+        suite.add_named("interrupt_%s" % number.name, test_interrupt, number, code)
+        suite.add_named("interrupt_twice_%s" % number.name, test_interrupt_twice, number)
+    for test in (test_file_too_large, test_output_is_a_file, test_interrupt_in_the_last_step, test_interrupt_before_training, test_streams, test_token_cache_cannot_be_written,
+                 test_second_run_in_the_same_directory):
         suite.add(test)
     return suite
 

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "support"))
 import nano  # noqa: E402
 import product  # noqa: E402
 import tensors  # noqa: E402
-from product import CONFIG, MODEL, OK, PEER, SETUP, Failure, finish_all  # noqa: E402
+from product import CONFIG, MODEL, OK, PEER, PREEMPTED, SETUP, Failure, finish_all  # noqa: E402
 from suite import Suite  # noqa: E402
 
 MESHES = [  # processes, overrides
@@ -229,19 +229,32 @@ def test_model_not_there():
         run.expect_code(MODEL).expect("nowhere").expect_within(10)
 
 
-def test_interrupt(ranks_told):
-    """Ctrl-C reaches all ranks of a terminal, or one: all end after the same step, with the model saved."""
-    output_dir = "interrupt_%d" % len(ranks_told)
+def test_interrupt(number, code, ranks_told):
+    """A signal reaches all ranks, or one: all end after the same step, with the model saved and the same code."""
+    output_dir = "interrupt_%d_%d" % (number, len(ranks_told))
     processes = EXPERTMESH.start_processes(nano.arguments(output_dir, *nano.expert_parallel(2), steps=LONG), 2)
     processes[0].wait_for(has_logged(output_dir, 3), what="step 3")
     for rank in ranks_told:
-        processes[rank].send(signal.SIGINT)
+        processes[rank].send(number)
     runs = finish_all(processes)
     for run in runs:
-        run.expect_code(OK)
+        run.expect_code(code)
     runs[0].expect("stopped after")
     if not tensors.looks_complete(path(output_dir)):
         raise Failure("no model is saved")
+
+
+def test_launcher_ends_the_others():
+    """A launcher sends SIGTERM to the others when a rank has died: that is no preemption."""
+    processes = EXPERTMESH.start_processes(nano.arguments("launcher_ends", *nano.expert_parallel(2), steps=LONG), 4)
+    processes[0].wait_for(has_logged("launcher_ends", 3), what="step 3")
+    processes[2].send(signal.SIGKILL)
+    for rank in (0, 1, 3):
+        processes[rank].send(signal.SIGTERM)
+    runs = finish_all(processes)
+    for rank in (0, 1, 3):
+        runs[rank].expect_code(PEER).expect("rank 2").expect_not("preempted")
+    nothing_is_left("launcher_ends")
 
 
 def test_score():
@@ -282,10 +295,12 @@ def main():
             suite.add_named("differs_" + name, test_config_differs, name, size, odd, overrides, code, words)
         suite.add_named("stopped_0", test_stopped_rank, 0)
         suite.add_named("stopped_1", test_stopped_rank, 1)
-        suite.add_named("interrupt_all", test_interrupt, (0, 1))
-        suite.add_named("interrupt_one", test_interrupt, (1,))
+        for number, code in ((signal.SIGINT, OK), (signal.SIGTERM, PREEMPTED)):
+            suite.add_named("interrupt_all_%s" % number.name, test_interrupt, number, code, (0, 1))
+            suite.add_named("interrupt_one_%s" % number.name, test_interrupt, number, code, (1,))
         for test in (test_slurm, test_open_mpi, test_launchers_disagree, test_slurm_without_address, test_failing_rank,
-                     test_world_size_differs, test_same_rank_twice, test_missing_rank, test_port_in_use, test_model_not_there, test_score):
+                     test_world_size_differs, test_same_rank_twice, test_missing_rank, test_port_in_use, test_model_not_there,
+                     test_launcher_ends_the_others, test_score):
             suite.add(test)
         return suite.run(sys.argv[2:])
 

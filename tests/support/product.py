@@ -22,8 +22,8 @@ RAW_TEXT = re.compile(r"\bstd::|terminate called|what\(\):|\bbad_alloc|\bc10::|\
                       r"ThreadSanitizer|runtime error:")
 CRASH_CODES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL)
 
-OK, USAGE, CONFIG, DATA, MODEL, CHECKPOINT, SETUP, PEER, TIMEOUT, NUMERICS, RESOURCES, INTERNAL = (
-    0, 2, 10, 11, 12, 13, 14, 15, 16, 17, 19, 70)
+OK, USAGE, CONFIG, DATA, MODEL, CHECKPOINT, SETUP, PEER, TIMEOUT, NUMERICS, PREEMPTED, RESOURCES, INTERNAL = (
+    0, 2, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 70)
 
 
 class Failure(Exception):
@@ -96,6 +96,9 @@ class Started:
     @property
     def pid(self):
         return self.process.pid
+
+    def seconds(self):
+        return time.monotonic() - self.start
 
     def send(self, number):
         os.kill(self.pid, number)
