@@ -45,11 +45,13 @@ score() {
 }
 
 say "scoring held-out rows before training"
-before=$(score "$OUT/model" | tee -a /dev/stderr | tail -n 1)
+before=$(score "$OUT/model")
+printf '%s\n' "$before"
 say "training"
 "$EXPERTMESH" sft examples/quickstart/sft.yaml "$@" --ranks 4
 say "scoring held-out rows after training"
-after=$(score "$OUT/trained" | tee -a /dev/stderr | tail -n 1)
+after=$(score "$OUT/trained")
+printf '%s\n' "$after"
 
 # Of "rows 118  tokens 4772  mean nll 11.951223  perplexity 155006.5724".
 nll() { sed -E 's/.*mean nll ([0-9.]+).*/\1/' <<<"$1"; }
