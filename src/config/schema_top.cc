@@ -29,8 +29,7 @@ Section model_group() {
   rows.choice(
       "flash_attn", &ModelConfig::flash_attn,
       "Attention inside each document: `eager` computes the whole score matrix; `sdpa` runs ATen's flash kernel, a "
-      "document at a time; `flash_attention_2` the own kernel over all documents where this processor has one "
-      "(AVX-512, bf16), else ATen's.");
+      "document at a time; `flash_attention_2` the own kernel over all documents in bf16, ATen's in fp32.");
   rows.choice("model_class", &ModelConfig::model_class,
               "Head of the model: `llm` language model, `cls` score per token (reward models).");
   rows.choice("chat_markup", &ModelConfig::chat_markup,

@@ -8,7 +8,6 @@
 #include <array>
 
 #include "config/print.h"
-#include "ops/cpu/vec.h"
 
 namespace expertmesh::train {
 namespace {
@@ -99,8 +98,8 @@ std::string attention_text(const config::Config& config) {
     case config::FlashAttention::kFlashAttention2:
       break;
   }
-  const bool has_tiles = config.train.bf16 && ops::cpu::processor_isa() == ops::cpu::Isa::kAvx512;
-  return name + (has_tiles ? ": own tiles, ATen flash where documents are few" : ": ATen flash, a document at a time");
+  return name +
+         (config.train.bf16 ? ": own tiles, ATen flash where documents are few" : ": ATen flash, a document at a time");
 }
 
 // What a micro-batch holds: of a dynamic strategy its budget.
