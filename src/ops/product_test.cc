@@ -76,6 +76,7 @@ TEST_F(ThroughFp32, LinearAndItsGradients) {
   expect_near(x.grad(), x64.grad());
   expect_near(weight.grad(), weight64.grad());
   expect_near(bias.grad(), bias64.grad());
+  expect_near(linear(x, weight, at::Tensor()).detach(), at::linear(x64, weight64).detach());
 }
 
 // fp32 goes to the library whatever the processor.
