@@ -26,10 +26,10 @@ Section model_group() {
             "Jinja text in place of the model's chat template.");
   rows.flag("trust_remote_code", &ModelConfig::trust_remote_code,
             "Has no effect: nothing of a model directory is ever run. `true` gives a warning.");
-  rows.choice(
-      "flash_attn", &ModelConfig::flash_attn,
-      "Attention inside each document: `eager` computes the whole score matrix; `sdpa` runs ATen's flash kernel, a "
-      "document at a time; `flash_attention_2` the own kernel over all documents in bf16, ATen's in fp32.");
+  rows.choice("flash_attn", &ModelConfig::flash_attn,
+              "Attention inside each document: `eager` computes the whole score matrix; `sdpa` and `flash_attention_2` "
+              "both run "
+              "the best kernel of this processor, which never holds it: the own one in bf16, ATen's in fp32.");
   rows.choice("model_class", &ModelConfig::model_class,
               "Head of the model: `llm` language model, `cls` score per token (reward models).");
   rows.choice("chat_markup", &ModelConfig::chat_markup,

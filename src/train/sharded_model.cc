@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "ops/native.h"
 
 namespace expertmesh::train {
 namespace {
@@ -39,17 +38,8 @@ bool selects(const std::string& pattern, const std::vector<shard::Module*>& modu
 ops::Operators choose_operators(const ShardingOptions& options) {
   if (options.kernel.has(config::Kernel::kReference)) return ops::reference_operators();
   ops::Operators operators = ops::native_operators();
-  switch (options.attention) {
-    case config::FlashAttention::kEager:
-      operators.attention = ops::reference_operators().attention;
-      break;
-    case config::FlashAttention::kSdpa:
-      operators.attention = ops::native::attention_flash;
-      break;
-    case config::FlashAttention::kFlashAttention2:
-      operators.attention = ops::native::attention;
-      break;
-  }
+  // sdpa and flash_attention_2 are names of the same here: the best kernel, which always goes by document.
+  if (options.attention == config::FlashAttention::kEager) operators.attention = ops::reference_operators().attention;
   return operators;
 }
 

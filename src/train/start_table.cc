@@ -90,14 +90,7 @@ TableSection memory_section(ShardedModel& model, const Optimizer& optimizer) {
 std::string attention_text(const config::Config& config) {
   const std::string name(config::choice_name(config.model.flash_attn));
   if (config.kernel.has(config::Kernel::kReference)) return name + ": plain ATen, as kernel_config says";
-  switch (config.model.flash_attn) {
-    case config::FlashAttention::kEager:
-      return name + ": plain ATen, all scores of a document";
-    case config::FlashAttention::kSdpa:
-      return name + ": ATen flash, a document at a time";
-    case config::FlashAttention::kFlashAttention2:
-      break;
-  }
+  if (config.model.flash_attn == config::FlashAttention::kEager) return name + ": plain ATen, all scores of a document";
   return name +
          (config.train.bf16 ? ": own tiles, ATen flash where documents are few" : ": ATen flash, a document at a time");
 }
