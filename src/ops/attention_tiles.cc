@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tasks (document, key/value head) of the own kernel, longest first, taken by the threads one after the other.
-#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -12,6 +10,7 @@
 #include "ops/native.h"
 #include "ops/new_tensor.h"
 #include "ops/raw.h"
+#include "ops/units.h"
 
 namespace expertmesh::ops::native {
 namespace {
@@ -40,17 +39,9 @@ c10::intrusive_ptr<Tasks> make_tasks(const at::Tensor& q, const at::Tensor& k, s
 template <typename Body>
 void run_tasks(const Tasks& tasks, const Body& body) {
   if (tasks.units.empty()) return;
-  const int64_t scratch_size =
-      cpu::attention_scratch_size(tasks.shape, tasks.units.front().end - tasks.units.front().begin);
-  std::atomic<size_t> next = 0;
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), static_cast<int64_t>(tasks.units.size())), 1,
-                   [&](int64_t begin, int64_t end) {
-                     if (begin == end) return;
-                     const at::Tensor scratch = new_tensor({scratch_size}, at::TensorOptions().dtype(at::kFloat));
-                     for (size_t i = next++; i < tasks.units.size(); i = next++) {
-                       body(tasks.units[i], mutable_raw<float>(scratch));
-                     }
-                   });
+  const int64_t longest = tasks.units.front().end - tasks.units.front().begin;
+  for_each_unit(static_cast<int64_t>(tasks.units.size()), cpu::attention_scratch_size(tasks.shape, longest),
+                [&](int64_t i, float* scratch) { body(tasks.units[static_cast<size_t>(i)], scratch); });
 }
 
 class TileAttention : public torch::autograd::Function<TileAttention> {

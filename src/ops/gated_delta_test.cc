@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/new_tensor.h"
 #include "ops/operators.h"
 
 namespace expertmesh::ops {
@@ -138,8 +139,13 @@ const std::vector<Documents> kDocuments = {{0, 1},       {0, 2, 2, 5},    {0, 15
                                            {0, 63, 127}, {0, 65, 65, 66}, {0, 197},    {0, 0}};
 const std::vector<Sizes> kSizes = {{1, 1, 16, 16}, {2, 4, 16, 32}, {1, 3, 10, 7}, {2, 2, 40, 24}};
 
+// New memory is NaN, so that an element that is never written shows.
 class GatedDelta : public testing::TestWithParam<const Operators*> {
  protected:
+  void SetUp() override { TEST_poison_new_memory(true); }
+  void TearDown() override { TEST_poison_new_memory(poisoned_before_); }
+
+  const bool poisoned_before_ = poisons_new_memory();
   const Operators& ops_ = *GetParam();
 };
 
@@ -153,12 +159,12 @@ TEST_P(GatedDelta, IsTheRecurrence) {
         const GatedDeltaResult got = ops_.gated_delta_rule(input_of(inputs, cu, chunk_size));
         ASSERT_EQ(got.out_TVE.sizes(), wanted.out_TVE.sizes());
         ASSERT_EQ(got.final_state_BVDE.sizes(), wanted.final_state_BVDE.sizes());
-        EXPECT_LT(error(got.out_TVE, wanted.out_TVE), 2e-6) << cu.back() << " tokens, chunks of " << chunk_size;
-        EXPECT_LT(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << cu.back() << " tokens";
+        EXPECT_LE(error(got.out_TVE, wanted.out_TVE), 2e-6) << cu.back() << " tokens, chunks of " << chunk_size;
+        EXPECT_LE(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << cu.back() << " tokens";
       }
       const GatedDeltaResult got = ops_.gated_delta_step(input_of(inputs, cu));
-      EXPECT_LT(error(got.out_TVE, wanted.out_TVE), 2e-6) << cu.back() << " tokens, one by one";
-      EXPECT_LT(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << cu.back() << " tokens, one by one";
+      EXPECT_LE(error(got.out_TVE, wanted.out_TVE), 2e-6) << cu.back() << " tokens, one by one";
+      EXPECT_LE(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << cu.back() << " tokens, one by one";
     }
   }
 }
@@ -181,8 +187,8 @@ TEST_P(GatedDelta, HoldsAtTheEndsOfItsGates) {
       const GatedDeltaResult wanted = recurrence(inputs, cu);
       for (const auto op : {ops_.gated_delta_rule, ops_.gated_delta_step}) {
         const GatedDeltaResult got = op(input_of(inputs, cu));
-        EXPECT_LT(error(got.out_TVE, wanted.out_TVE), 1e-5) << "g " << g[0][0].item<double>() << ", beta " << beta;
-        EXPECT_LT(error(got.final_state_BVDE, wanted.final_state_BVDE), 1e-5) << "beta " << beta;
+        EXPECT_LE(error(got.out_TVE, wanted.out_TVE), 1e-5) << "g " << g[0][0].item<double>() << ", beta " << beta;
+        EXPECT_LE(error(got.final_state_BVDE, wanted.final_state_BVDE), 1e-5) << "beta " << beta;
       }
     }
   }
@@ -197,8 +203,8 @@ TEST_P(GatedDelta, StartsAtZeroWithoutAState) {
   for (const auto op : {ops_.gated_delta_rule, ops_.gated_delta_step}) {
     GatedDeltaInput input = input_of(inputs, cu);
     const GatedDeltaResult got = op(input);
-    EXPECT_LT(error(got.out_TVE, wanted.out_TVE), 2e-6);
-    EXPECT_LT(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6);
+    EXPECT_LE(error(got.out_TVE, wanted.out_TVE), 2e-6);
+    EXPECT_LE(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6);
     EXPECT_EQ(got.final_state_BVDE[1].abs().max().item<double>(), 0.0) << "the document without tokens";
     input.needs_final_state = false;
     EXPECT_FALSE(op(input).final_state_BVDE.defined());
@@ -239,8 +245,8 @@ TEST_P(GatedDelta, ContinuesFromItsState) {
     part[kState] = got.final_state_BVDE;
     begin += length;
   }
-  EXPECT_LT(error(at::cat(outputs), whole.out_TVE), 2e-6);
-  EXPECT_LT(error(part[kState], whole.final_state_BVDE), 2e-6);
+  EXPECT_LE(error(at::cat(outputs), whole.out_TVE), 2e-6);
+  EXPECT_LE(error(part[kState], whole.final_state_BVDE), 2e-6);
 }
 
 // Values and gradients in fp32 and bf16 against the reference in fp64 on the same numbers. In bf16 the error may be
@@ -287,7 +293,7 @@ TEST_P(GatedDelta, GradientsOfOneResultAlone) {
       torch::autograd::backward({result.sum()});
       return v.grad();
     };
-    EXPECT_LT(error(grad(ops_, inputs), grad(reference_operators(), wide)), 1e-5);
+    EXPECT_LE(error(grad(ops_, inputs), grad(reference_operators(), wide)), 1e-5);
   }
 }
 
@@ -302,7 +308,7 @@ TEST_P(GatedDelta, TakesRowsThatAreApart) {
   inputs[kK] = fused.narrow(1, 32, 32).view({37, 2, 16});
   inputs[kV] = fused.narrow(1, 64, 64).view({37, 4, 16});
   for (const auto op : {ops_.gated_delta_rule, ops_.gated_delta_step}) {
-    EXPECT_LT(error(op(input_of(inputs, cu)).out_TVE, wanted.out_TVE), 2e-6);
+    EXPECT_LE(error(op(input_of(inputs, cu)).out_TVE, wanted.out_TVE), 2e-6);
   }
 }
 

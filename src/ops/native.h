@@ -8,18 +8,22 @@
 namespace expertmesh::ops::native {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double weight_offset);
+at::Tensor gated_rms_norm(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& weight, double eps);
 at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at::Tensor& cos_PR,
                 const at::Tensor& sin_PR);
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
 // attention_tiles where this processor and the number of documents suit it, else attention_flash.
 at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                      std::span<const int64_t> cu_seqlens, double scale);
-// The own kernel, a task a document and key/value head: fast with AVX-512 and at least as many tasks as threads.
+// The own kernel, a task a document and key/value head: the faster one with at least as many tasks as threads.
 at::Tensor attention_tiles(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                            std::span<const int64_t> cu_seqlens, double scale);
 // ATen's flash kernel, document by document.
 at::Tensor attention_flash(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                            std::span<const int64_t> cu_seqlens, double scale);
+GatedDeltaResult gated_delta_rule(const GatedDeltaInput& input);
+GatedDeltaResult gated_delta_step(const GatedDeltaInput& input);
+CausalConvResult causal_conv1d_silu(const CausalConvInput& input);
 CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input);
 at::Tensor linear_logprobs(const at::Tensor& hidden_TH, const at::Tensor& weight_VH, const at::Tensor& targets_T);
 
