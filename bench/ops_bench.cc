@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -66,6 +67,27 @@ void attention(benchmark::State& state, const Operators& ops) {
   run_graph(state, {q, k, v}, [&] { return ops.attention(q, k, v, cu, 0.125); });
 }
 
+// A layer of Qwen3.5: 16 key heads and 32 value heads of 128, one document. The argument is its length.
+void gated_delta_rule(benchmark::State& state, const Operators& ops) {
+  const int64_t tokens = state.range(0), key_heads = 16, value_heads = 32, dim = 128;
+  const std::vector<int64_t> cu = {0, tokens};
+  const at::Tensor q = random({tokens, key_heads, dim}), k = random({tokens, key_heads, dim}),
+                   v = random({tokens, value_heads, dim});
+  const at::Tensor g = (at::rand({tokens, value_heads}) * -0.1).set_requires_grad(true);
+  const at::Tensor beta = at::rand({tokens, value_heads}).set_requires_grad(true);
+  run_graph(state, {q, k, v, g, beta}, [&] {
+    return ops
+        .gated_delta_rule({.q_TKD = q,
+                           .k_TKD = k,
+                           .v_TVE = v,
+                           .g_TV = g,
+                           .beta_TV = beta,
+                           .cu_seqlens = cu,
+                           .initial_state_BVDE = {}})
+        .out_TVE;
+  });
+}
+
 // The argument is the vocabulary.
 void linear_cross_entropy(benchmark::State& state, const Operators& ops) {
   const int64_t vocab = state.range(0);
@@ -112,6 +134,7 @@ int main(int argc, char** argv) {
   add_rows("rope", rope);
   add_rows("swiglu", swiglu);
   add_rows("attention", attention, {64, 512, 2048});
+  add_rows("gated_delta_rule", gated_delta_rule, {2048, 8192});
   add_rows("linear_cross_entropy", linear_cross_entropy, {151936});
   benchmark::RegisterBenchmark("adamw/master", adamw_master)->Unit(benchmark::kMillisecond);
   benchmark::Initialize(&argc, argv);
