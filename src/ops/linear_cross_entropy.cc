@@ -40,9 +40,14 @@ void softmax_rows(const at::Tensor& logits, const int64_t* targets, const float*
   });
 }
 
-void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& x, at::Tensor& grad_weight) {
+// grad_weight (+)= grad_logits^T x.
+void put_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& x, at::Tensor& grad_weight, bool adds) {
   if (x.scalar_type() == at::kFloat) {
-    at::addmm_out(grad_weight, grad_weight, grad_logits.t(), x);
+    if (adds) {
+      at::addmm_out(grad_weight, grad_weight, grad_logits.t(), x);
+    } else {
+      product_into(grad_weight, grad_logits.t(), x);
+    }
     return;
   }
   const int64_t vocab = grad_weight.size(0), hidden = grad_weight.size(1);
@@ -55,7 +60,12 @@ void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& x, at:
     product_into(product, grad_logits.narrow(1, begin, size).t(), x);
     float* sum = mutable_raw<float>(grad_weight) + begin * hidden;
     at::parallel_for(0, size * hidden, 65536, [&](int64_t first, int64_t last) {
-      cpu::accumulate(sum + first, raw<cpu::Bf16>(product) + first, last - first);
+      const cpu::Bf16* from = raw<cpu::Bf16>(product) + first;
+      if (adds) {
+        cpu::accumulate(sum + first, from, last - first);
+      } else {
+        cpu::widen(sum + first, from, last - first);
+      }
     });
   }
 }
@@ -93,6 +103,8 @@ CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input) {
   at::Tensor grad_weight = input.grad_weight_VH;
   const at::Tensor grad_x = input.needs_grad_hidden ? new_like(chunks.x) : at::Tensor();
 
+  if (rows.size() == 0 && grad_weight.defined() && input.overwrites_grad_weight) grad_weight.zero_();
+
   std::vector<double> logprobs(static_cast<size_t>(rows.size()));
   for (int64_t begin = 0; begin < rows.size(); begin += chunks.chunk_rows) {
     const int64_t end = std::min(begin + chunks.chunk_rows, rows.size());
@@ -103,7 +115,10 @@ CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input) {
       at::Tensor part = grad_x.narrow(0, begin, end - begin);
       product_into(part, logits, weight);
     }
-    if (grad_weight.defined()) add_weight_gradient(logits, chunks.x.narrow(0, begin, end - begin), grad_weight);
+    if (grad_weight.defined()) {
+      const bool adds = begin > 0 || !input.overwrites_grad_weight;
+      put_weight_gradient(logits, chunks.x.narrow(0, begin, end - begin), grad_weight, adds);
+    }
   }
 
   CrossEntropyResult result;

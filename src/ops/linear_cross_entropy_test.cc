@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randint.h>
@@ -57,16 +58,18 @@ double relative(const at::Tensor& got, const at::Tensor& wanted) {
 
 void expect_exact(const Operators& ops, const Problem& problem, double bound, int64_t logits_bytes = 1 << 20) {
   const Exact wanted = exact(problem, 0.01);
-  const at::Tensor grad_weight = at::zeros(problem.weight.sizes());
-  const CrossEntropyInput input{.hidden_TH = problem.hidden,
-                                .weight_VH = problem.weight,
-                                .targets_T = problem.targets,
-                                .weights_T = problem.weights,
-                                .scale = 0.01,
-                                .needs_grad_hidden = true,
-                                .grad_weight_VH = grad_weight,
-                                .logits_bytes = logits_bytes};
+  const at::Tensor grad_weight = at::full(problem.weight.sizes(), std::nan(""));
+  CrossEntropyInput input{.hidden_TH = problem.hidden,
+                          .weight_VH = problem.weight,
+                          .targets_T = problem.targets,
+                          .weights_T = problem.weights,
+                          .scale = 0.01,
+                          .needs_grad_hidden = true,
+                          .grad_weight_VH = grad_weight,
+                          .overwrites_grad_weight = true,
+                          .logits_bytes = logits_bytes};
   ops.linear_cross_entropy(input);
+  input.overwrites_grad_weight = false;
   const CrossEntropyResult got = ops.linear_cross_entropy(input);  // the second gradient is added to the first
   EXPECT_NEAR(got.loss, wanted.loss, bound * wanted.loss) << ops.name;
   EXPECT_LT(relative(got.grad_hidden_TH, wanted.grad_hidden), bound) << ops.name;
@@ -104,14 +107,17 @@ TEST(LinearCrossEntropy, NothingToPredictCostsNothing) {
     for (const int64_t tokens : {0, 4}) {
       Problem problem = make_problem(tokens, 8, 32, at::kFloat);
       problem.targets.fill_(-100);
+      const at::Tensor grad_weight = at::full(problem.weight.sizes(), std::nan(""));
       const CrossEntropyResult got = ops->linear_cross_entropy({.hidden_TH = problem.hidden,
                                                                 .weight_VH = problem.weight,
                                                                 .targets_T = problem.targets,
                                                                 .weights_T = {},
                                                                 .scale = 1.0,
                                                                 .needs_grad_hidden = true,
-                                                                .grad_weight_VH = {}});
+                                                                .grad_weight_VH = grad_weight,
+                                                                .overwrites_grad_weight = true});
       EXPECT_EQ(got.loss, 0.0);
+      EXPECT_EQ(grad_weight.abs().sum().item<double>(), 0.0);
       EXPECT_EQ(got.grad_hidden_TH.sizes(), problem.hidden.sizes());
       EXPECT_EQ(got.grad_hidden_TH.abs().sum().item<double>(), 0.0);
       EXPECT_EQ(ops->linear_logprobs(problem.hidden, problem.weight, problem.targets).numel(), tokens);

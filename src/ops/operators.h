@@ -24,7 +24,8 @@ struct CrossEntropyInput {
   at::Tensor weights_T;  // fp32; undefined: all 1
   double scale = 1.0;    // of the loss and of every gradient
   bool needs_grad_hidden = false;
-  at::Tensor grad_weight_VH;                  // fp32, added to; undefined: not wanted
+  at::Tensor grad_weight_VH;                  // fp32; undefined: not wanted
+  bool overwrites_grad_weight = false;        // what grad_weight_VH holds is not read; else it is added to
   int64_t logits_bytes = int64_t{128} << 20;  // of the chunk of logits that exists at a time
 };
 

@@ -6,8 +6,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
+#include "ops/new_tensor.h"
 
 namespace expertmesh::shard {
 namespace {
@@ -92,15 +94,20 @@ void Parameter::ensure_grad() {
   has_grad_ = true;
 }
 
+at::Tensor& Parameter::full_grad_to_write(bool& is_fresh) {
+  // Whole on this rank: the step's gradient itself.
+  at::Tensor& grad = shard_group_ == nullptr ? grad_ : full_grad_;
+  bool& has = shard_group_ == nullptr ? has_grad_ : has_full_grad_;
+  if (!grad.defined()) grad = ops::new_tensor(unsharded_shape(), at::kFloat);
+  is_fresh = !std::exchange(has, true);
+  return grad;
+}
+
 at::Tensor& Parameter::full_grad() {
-  if (shard_group_ == nullptr) {
-    ensure_grad();
-    return grad_;
-  }
-  if (!full_grad_.defined()) full_grad_ = at::empty(unsharded_shape(), at::TensorOptions().dtype(at::kFloat));
-  if (!has_full_grad_) full_grad_.zero_();
-  has_full_grad_ = true;
-  return full_grad_;
+  bool is_fresh = false;
+  at::Tensor& grad = full_grad_to_write(is_fresh);
+  if (is_fresh) grad.zero_();
+  return grad;
 }
 
 }  // namespace expertmesh::shard

@@ -16,8 +16,9 @@
 
 namespace expertmesh::shard {
 
-// How `expertmesh init` fills a new parameter: normal numbers of the model's initializer_range, ones, or zeros.
-enum class Init { kNormal, kOnes, kZeros };
+// How `expertmesh init` fills a new parameter: normal numbers of the model's initializer_range, ones, zeros, or the log
+// of numbers spread evenly over 0.01 to 16 (decay rates).
+enum class Init { kNormal, kOnes, kZeros, kLogUniform };
 
 class Parameter {
  public:
@@ -89,6 +90,8 @@ class Parameter {
   // An fp32 gradient of the unsharded tensor to add to, for operators that form it themselves (head, embedding) instead
   // of through value().grad(). Zero at first use in a micro-batch; Unit::reduce_gradients takes it from there.
   at::Tensor& full_grad();
+  // The same for an operator that can write all of it: not zeroed where `is_fresh` comes back true.
+  at::Tensor& full_grad_to_write(bool& is_fresh);
 
  private:
   friend class Unit;

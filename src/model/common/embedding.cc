@@ -61,6 +61,9 @@ Head::LossResult LanguageModelHead::loss(const at::Tensor& hidden_TH, const Toke
   const at::AutoGradMode graph(with_gradient);
   const at::Tensor hidden = hidden_TH.detach().set_requires_grad(with_gradient);
   const at::Tensor normed = norm_.forward(hidden, *runtime.ops);
+  bool is_fresh = false;  // the head writes first; a tied embedding adds to it
+  at::Tensor grad_table;
+  if (with_gradient && table_->trainable()) grad_table = table_->full_grad_to_write(is_fresh);
   const ops::CrossEntropyResult result = runtime.ops->linear_cross_entropy({
       .hidden_TH = normed,
       .weight_VH = table_->value(),
@@ -68,7 +71,8 @@ Head::LossResult LanguageModelHead::loss(const at::Tensor& hidden_TH, const Toke
       .weights_T = batch.weights_T,
       .scale = scale,
       .needs_grad_hidden = with_gradient,
-      .grad_weight_VH = with_gradient && table_->trainable() ? table_->full_grad() : at::Tensor(),
+      .grad_weight_VH = grad_table,
+      .overwrites_grad_weight = is_fresh,
   });
   if (!with_gradient) return {result.loss, {}};
   ops::run_backward(normed, result.grad_hidden_TH);

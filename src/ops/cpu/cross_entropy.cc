@@ -79,6 +79,10 @@ EXPERTMESH_INLINE void accumulate_body(float* y, const T* x, int64_t n) {
   }
 }
 
+EXPERTMESH_INLINE void widen_body(float* y, const Bf16* x, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) store(y + i, load(x + i, lanes_at(i, n)), lanes_at(i, n));
+}
+
 }  // namespace
 
 EXPERTMESH_CPU_KERNEL(void, cross_entropy_rows,
@@ -89,6 +93,7 @@ EXPERTMESH_CPU_KERNEL(void, cross_entropy_rows,
                       (Bf16 * logits, const int64_t* targets, const float* row_scale, double* logprobs, int64_t rows,
                        int64_t cols),
                       rows_body, (logits, targets, row_scale, logprobs, rows, cols))
+EXPERTMESH_CPU_KERNEL(void, widen, (float* y, const Bf16* x, int64_t n), widen_body, (y, x, n))
 EXPERTMESH_CPU_KERNEL(void, accumulate, (float* y, const Bf16* x, int64_t n), accumulate_body, (y, x, n))
 EXPERTMESH_CPU_KERNEL(void, accumulate, (float* y, const float* x, int64_t n), accumulate_body, (y, x, n))
 

@@ -16,6 +16,9 @@ void cross_entropy_rows(float* logits, const int64_t* targets, const float* row_
 void cross_entropy_rows(Bf16* logits, const int64_t* targets, const float* row_scale, double* logprobs, int64_t rows,
                         int64_t cols);
 
+// y = x.
+void widen(float* y, const Bf16* x, int64_t n);
+
 // y += x.
 void accumulate(float* y, const Bf16* x, int64_t n);
 void accumulate(float* y, const float* x, int64_t n);

@@ -32,6 +32,7 @@ CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input) {
   const at::Tensor x = rows.gather(input.hidden_TH.detach());
   at::Tensor grad_x = input.needs_grad_hidden ? at::zeros(x.sizes(), x.options()) : at::Tensor();
   at::Tensor grad_weight = input.grad_weight_VH;
+  if (grad_weight.defined() && input.overwrites_grad_weight) grad_weight.zero_();
   const int64_t chunk = std::max<int64_t>(1, kChunkElements / weight.size(0));
 
   CrossEntropyResult result;
