@@ -80,7 +80,7 @@ const Operators& reference_operators();
 // One line of `expertmesh list kernels`.
 struct OperatorInfo {
   std::string_view op;
-  std::string_view kernel;  // the name in kernel_config that selects it: "auto" or "reference"
+  std::string_view kernel;  // the name in kernel_config that selects it: "auto", "flash-linear-attention", "reference"
   std::string_view device;
   std::string_view summary;
 };
