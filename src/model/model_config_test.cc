@@ -82,7 +82,7 @@ void expect_values(const Json& ok, const Qwen3MoeConfig& config) {
     } else if (key == "rope_theta") {
       EXPECT_EQ(config.rope.theta, *value.try_double());
     } else if (key == "num_experts") {
-      EXPECT_EQ(config.num_experts, *value.try_int64());
+      EXPECT_EQ(config.experts.experts, *value.try_int64());
     } else if (key == "storage_dtype") {
       EXPECT_EQ(config.storage_dtype, *value.try_string());
     } else if (key == "attention_factor") {

@@ -49,8 +49,8 @@ void TokenEmbedding::add_gradient(const at::Tensor& ids_T, const at::Tensor& gra
 }
 
 LanguageModelHead::LanguageModelHead(const std::string& norm_path, const std::string& table_path, int64_t vocab,
-                                     int64_t hidden, double eps, shard::Parameter* tied)
-    : Head(table_path), norm_(norm_path, hidden, eps), table_(tied) {
+                                     int64_t hidden, const NormOptions& norm, shard::Parameter* tied)
+    : Head(table_path), norm_(norm_path, hidden, norm), table_(tied) {
   add_child(norm_);
   if (table_ == nullptr) table_ = &add_parameter("weight", {vocab, hidden});
 }

@@ -25,7 +25,7 @@ class LanguageModelHead : public Head {
  public:
   // `tied`: the embedding's table; nullptr: an own one, `table_path`.weight.
   LanguageModelHead(const std::string& norm_path, const std::string& table_path, int64_t vocab, int64_t hidden,
-                    double eps, shard::Parameter* tied);
+                    const NormOptions& norm, shard::Parameter* tied);
 
   LossResult loss(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime, double scale,
                   bool with_gradient) override;

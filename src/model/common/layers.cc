@@ -15,12 +15,15 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
   return ops::linear(x, weight_.value(), bias_ == nullptr ? at::Tensor() : bias_->value());
 }
 
-RmsNorm::RmsNorm(std::string path, int64_t size, double eps)
-    : Module(std::move(path)), weight_(add_parameter("weight", {size}, {.init = shard::Init::kOnes})), eps_(eps) {}
+RmsNorm::RmsNorm(std::string path, int64_t size, const NormOptions& options)
+    : Module(std::move(path)),
+      weight_(add_parameter("weight", {size},
+                            {.init = options.weight_offset == 1.0 ? shard::Init::kZeros : shard::Init::kOnes})),
+      options_(options) {}
 
 at::Tensor RmsNorm::forward(const at::Tensor& x, const ops::Operators& ops) const {
   enter();
-  return ops.rms_norm(x, weight_.value(), eps_, /*weight_offset=*/0.0);
+  return ops.rms_norm(x, weight_.value(), options_.eps, options_.weight_offset);
 }
 
 }  // namespace expertmesh::model

@@ -23,14 +23,19 @@ class Linear : public shard::Module {
   shard::Parameter* bias_;  // nullptr: none
 };
 
+struct NormOptions {
+  double eps = 1e-6;
+  double weight_offset = 0.0;  // 1: the weight is kept as its distance from 1
+};
+
 class RmsNorm : public shard::Module {
  public:
-  RmsNorm(std::string path, int64_t size, double eps);
+  RmsNorm(std::string path, int64_t size, const NormOptions& options);
   at::Tensor forward(const at::Tensor& x, const ops::Operators& ops) const;
 
  private:
   shard::Parameter& weight_;
-  double eps_;
+  NormOptions options_;
 };
 
 }  // namespace expertmesh::model

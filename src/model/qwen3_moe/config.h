@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "model/common/config_parts.h"
 #include "model/common/rope.h"
 
 namespace expertmesh::model {
@@ -18,16 +19,10 @@ struct Qwen3MoeConfig {
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;  // of dense layers
   int64_t num_layers = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  int64_t num_experts = 0;
-  int64_t num_experts_per_token = 0;
-  int64_t moe_intermediate_size = 0;
-  int64_t max_positions = 0;
+  AttentionSizes attention;
+  ExpertSizes experts;
   double rms_norm_eps = 1e-6;
   bool norm_topk_prob = false;
-  bool attention_bias = false;
   bool tie_word_embeddings = false;
   std::vector<bool> is_moe_layer;  // one a layer
   RopeConfig rope;
