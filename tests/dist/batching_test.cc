@@ -122,7 +122,7 @@ TEST_P(Strategies, EqualSeparateDocuments) {
   for (const std::string attention : {"eager", "sdpa", "flash_attention_2"}) {
     const std::vector<std::string> overrides{"flash_attn=" + attention};
     const RunResult run = run_steps(spec_of(plan, overrides)), reference = run_steps(spec_of(separate, overrides));
-    EXPECT_EQ(difference(run, reference, {.loss = 1e-6, .norm = 1e-6, .gradient = 2e-6, .weight = 1e-6}), "")
+    EXPECT_EQ(difference(run, reference, {.loss = 1e-6, .norm = 1e-6, .gradient = 5e-6, .weight = 1e-6}), "")
         << attention;
   }
 }

@@ -35,15 +35,17 @@ std::vector<std::string> overrides_of(const Case& c) {
 void compare_tensors(const Tensors& tensors, const std::string& path, const golden::Bound& bound) {
   const auto expected = golden::read_summaries(path);
   ASSERT_FALSE(expected.empty());
+  golden::Tally tally;
   for (const auto& [name, summary] : expected) {
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
       ADD_FAILURE() << path << ": no tensor " << name;
       continue;
     }
-    const auto difference = golden::find_difference(name, found->second, summary, bound);
+    const auto difference = golden::find_difference(name, found->second, summary, bound, &tally);
     EXPECT_FALSE(difference) << *difference;
   }
+  EXPECT_GE(tally.share(), bound.typical_share) << path;
 }
 
 TEST_P(GoldenTrace, EqualsTransformers) {

@@ -190,7 +190,8 @@ TEST(Accumulation, EqualsOneBigBatch) {
   const std::vector<Step> steps = random_steps(3, {3, 11, 6, 20}, 500);
   const RunResult one = run_steps(spec_of("tiny_s0", {.micro_batches = 1}, steps));
   const RunResult four = run_steps(spec_of("tiny_s0", {.micro_batches = 4}, steps));
-  EXPECT_EQ(difference(four, one, {.loss = 1e-6, .norm = 1e-6, .gradient = 1e-6, .weight = 1e-6}), "");
+  // The gradient of a head's norm is a sum that mostly cancels: its order shows.
+  EXPECT_EQ(difference(four, one, {.loss = 1e-6, .norm = 1e-6, .gradient = 5e-6, .weight = 1e-6}), "");
 }
 
 // MESH-04: one of the two parameter groups, or all, without gradients.

@@ -191,7 +191,7 @@ std::vector<int64_t> sample_positions(const std::string& name, int64_t count, si
 }
 
 std::optional<std::string> find_difference(const std::string& name, std::span<const float> values,
-                                           const TensorSummary& expected, const Bound& bound) {
+                                           const TensorSummary& expected, const Bound& bound, Tally* tally) {
   if (values.size() < expected.samples.size()) {
     return fmt::format("{}: {} elements, the golden kept {} of more", name, values.size(), expected.samples.size());
   }
@@ -211,7 +211,11 @@ std::optional<std::string> find_difference(const std::string& name, std::span<co
     }
   }
   const auto share = static_cast<double>(num_typical) / static_cast<double>(positions.size());
-  if (worst > bound.worst || share < bound.typical_share) {
+  if (tally != nullptr) {
+    tally->num_typical += num_typical;
+    tally->num_samples += positions.size();
+  }
+  if (worst > bound.worst || (tally == nullptr && share < bound.typical_share)) {
     return fmt::format(
         "{}[{}]: got {:.9g}, golden {:.9g} (off by {:.2g} of the largest value {:.3g}; {:.1f}% within {:.0e})", name,
         positions[worst_at], values[static_cast<size_t>(positions[worst_at])], expected.samples[worst_at], worst,

@@ -36,7 +36,7 @@ std::map<std::string, TensorSummary> read_summaries(const std::string& path);
 // The elements kept of a tensor of `count` elements: all where they are few.
 std::vector<int64_t> sample_positions(const std::string& name, int64_t count, size_t num_samples);
 
-// How close a tensor must be to its summary. `typical` and `worst` are fractions of the tensor's largest value; at
+// How close tensors must be to their summaries. `typical` and `worst` are fractions of the tensor's largest value; at
 // least `typical_share` of the samples must be within `typical`, all within `worst`.
 struct Bound {
   double typical = 5e-6;
@@ -46,8 +46,16 @@ struct Bound {
 inline constexpr Bound kStrict{};
 inline constexpr Bound kAdamW{2e-4, 0.995, 5e-3};
 
+// Counts samples over several tensors, where the share is one of all weights: a few elements decide it in a small one.
+struct Tally {
+  size_t num_typical = 0, num_samples = 0;
+  double share() const { return static_cast<double>(num_typical) / static_cast<double>(num_samples); }
+};
+
 // Nothing where `values` (row major, the whole tensor) agrees with the summary; else what differs, with both values.
+// With a tally the share is the caller's to judge.
 std::optional<std::string> find_difference(const std::string& name, std::span<const float> values,
-                                           const TensorSummary& expected, const Bound& bound = kStrict);
+                                           const TensorSummary& expected, const Bound& bound = kStrict,
+                                           Tally* tally = nullptr);
 
 }  // namespace expertmesh::golden

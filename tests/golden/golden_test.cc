@@ -128,6 +128,9 @@ TEST(FindDifference, AdamBoundAllowsFewFarOnes) {
   values[5] = 1.001F;
   EXPECT_NE(find_difference("t", values, summary, Bound{2e-4, 1.0, 5e-3}), std::nullopt);
   EXPECT_EQ(find_difference("t", values, summary, Bound{2e-4, 0.98, 5e-3}), std::nullopt);
+  Tally tally;
+  EXPECT_EQ(find_difference("t", values, summary, Bound{2e-4, 1.0, 5e-3}, &tally), std::nullopt);
+  EXPECT_EQ(tally.num_samples - tally.num_typical, 1U);
   values[5] = 1.01F;
   EXPECT_NE(find_difference("t", values, summary, Bound{2e-4, 0.98, 5e-3}), std::nullopt);
 }
