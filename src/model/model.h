@@ -38,6 +38,7 @@ struct Runtime {
   std::shared_ptr<moe::Dispatcher> dispatcher;
   std::shared_ptr<comm::Group> ep;  // size 1 without expert parallelism
   moe::ChoiceRule choice_rule;      // of the debug router; off by default
+  int64_t chunk_size = 64;          // tokens a chunk of the gated delta rule: 16, 32 or 64
 };
 
 class DecoderLayer : public shard::Module {
@@ -89,6 +90,7 @@ class Model : public shard::Module {
   struct Sizes {
     int64_t vocab = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, experts = 0, experts_per_token = 0;
     int64_t moe_layers = 0, moe_intermediate = 0;
+    int64_t linear_attention_layers = 0;  // gated delta nets
   };
   virtual Sizes sizes() const = 0;
   // Names in the checkpoint, shapes, expert dims: drives loading, saving and the report.

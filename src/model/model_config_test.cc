@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "model/qwen3_5_moe/config.h"
 #include "model/qwen3_moe/config.h"
 #include "model/registry.h"
 
@@ -50,11 +51,6 @@ class ConfigCase : public testing::TestWithParam<std::string> {
   std::string path() const { return kFolder + "configs/" + GetParam() + ".json"; }
   Json config() const { return read_json(path()); }
   Json outcome() const { return *read_json(kFolder + "expected.json").find("configs/" + GetParam() + ".json"); }
-  // These wait for qwen3_5_moe: until then the type itself is refused.
-  bool waits() const {
-    const Json json = config();
-    return *json.find("model_type")->try_string() == "qwen3_5_moe";
-  }
 };
 
 void expect_numbers(const Json& wanted, const std::vector<double>& got, double tolerance) {
@@ -115,10 +111,6 @@ TEST_P(ConfigCase, HasTheOutcomeThatIsExpected) {
     EXPECT_TRUE(contains(lower(error.text()), wanted.front())) << error.text();
     // The path is cut out before the other words are looked for.
     const std::string message = lower(error.message() + " " + error.hint());
-    if (waits()) {
-      EXPECT_NE(message.find("qwen3_5_moe"), std::string::npos) << message;
-      return;
-    }
     for (size_t i = 1; i < wanted.size(); ++i) {
       EXPECT_TRUE(contains(message, wanted[i])) << message << "\nwanted: " << base::dump_json(wanted[i]);
     }
@@ -219,6 +211,119 @@ TEST(Qwen3MoeConfig, YarnReadsEveryOption) {
   config.set("rope_scaling", Json::Object{{"rope_type", "yarn"}, {"factor", 8.0}, {"attention_factor", 1.5}});
   EXPECT_EQ(read_qwen3_moe_config(config, "config.json").rope.attention_factor, 1.5);
   EXPECT_EQ(read_qwen3_moe_config(config, "config.json").rope.original_length, 128);
+}
+
+// --- the same of Qwen3.5-MoE ---
+
+Json sound_qwen3_5() { return read_json(kFolder + "models/nano_qwen3_5/config.json"); }
+
+std::string qwen3_5_refusal(const Json& config) {
+  try {
+    read_qwen3_5_moe_config(config, "config.json");
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::Code::kModel);
+    EXPECT_EQ(error.where(), "config.json");
+    return error.text();
+  }
+  return "accepted";
+}
+
+// A key of the text model changed.
+std::string text_refusal(std::string_view key, Json value) {
+  Json config = sound_qwen3_5();
+  Json text = *config.find("text_config");
+  text.set(key, std::move(value));
+  config.set("text_config", text);
+  return qwen3_5_refusal(config);
+}
+
+std::string rope_refusal(std::string_view key, Json value) {
+  Json rope = *sound_qwen3_5().find("text_config")->find("rope_parameters");
+  rope.set(key, std::move(value));
+  return text_refusal("rope_parameters", rope);
+}
+
+TEST(Qwen3_5MoeConfig, ReadsTheTextModelOfAWholeOne) {
+  const Qwen3_5MoeConfig config = read_qwen3_5_moe_config(sound_qwen3_5(), "config.json");
+  EXPECT_EQ(config.prefix, "model.language_model");
+  EXPECT_EQ(config.is_full_attention, (std::vector<bool>{false, true}));
+  EXPECT_EQ(config.delta.key_heads, 1);
+  EXPECT_EQ(config.delta.value_heads, 2);
+  EXPECT_EQ(config.rope.dim, 4);  // half of the 8 elements of a head
+  EXPECT_EQ(config.rope.theta, 1e7);
+  EXPECT_EQ(config.mrope_section, (std::vector<int64_t>{1, 1, 0}));
+  EXPECT_EQ(config.shared_intermediate, 4);
+}
+
+TEST(Qwen3_5MoeConfig, ATextModelAloneHasOtherNames) {
+  const Json text = *sound_qwen3_5().find("text_config");
+  const Qwen3_5MoeConfig config = read_qwen3_5_moe_config(text, "config.json");
+  EXPECT_EQ(config.prefix, "model");
+  EXPECT_EQ(config.experts.experts, 4);
+}
+
+TEST(Qwen3_5MoeConfig, LayersFollowFromAnIntervalWhereTheyAreNotListed) {
+  Json text = *sound_qwen3_5().find("text_config");
+  text.set("layer_types", nullptr);
+  text.set("num_hidden_layers", 6);
+  text.set("full_attention_interval", 3);
+  EXPECT_EQ(read_qwen3_5_moe_config(text, "config.json").is_full_attention,
+            (std::vector<bool>{false, false, true, false, false, true}));
+  text.set("full_attention_interval", nullptr);
+  EXPECT_EQ(read_qwen3_5_moe_config(text, "config.json").is_full_attention,
+            (std::vector<bool>{false, false, false, true, false, false}));
+}
+
+TEST(Qwen3_5MoeConfig, AQuarterOfAHeadIsRotatedWhereNothingIsSaid) {
+  Json text = *sound_qwen3_5().find("text_config");
+  text.set("rope_parameters", nullptr);
+  EXPECT_EQ(read_qwen3_5_moe_config(text, "config.json").rope.dim, 2);
+  EXPECT_TRUE(read_qwen3_5_moe_config(text, "config.json").mrope_section.empty());
+}
+
+TEST(Qwen3_5MoeConfig, EverySizeIsCheckedAndNamedWithItsPlace) {
+  for (const char* key :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "num_experts",
+        "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "head_dim",
+        "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"}) {
+    for (const Json& value : {Json(0), Json(-4), Json(2.5), Json("16"), Json(true), Json(int64_t{1} << 40)}) {
+      EXPECT_NE(text_refusal(key, value).find(std::string("text_config.") + key), std::string::npos) << key;
+    }
+    EXPECT_NE(text_refusal(key, Json(nullptr)).find(std::string(key) + " is missing"), std::string::npos) << key;
+  }
+}
+
+TEST(Qwen3_5MoeConfig, WhatIsNotBuiltIsRefusedByName) {
+  EXPECT_EQ(text_refusal("attn_output_gate", true), "accepted");
+  EXPECT_NE(text_refusal("attn_output_gate", false).find("attn_output_gate"), std::string::npos);
+  EXPECT_NE(text_refusal("norm_topk_prob", false).find("norm_topk_prob"), std::string::npos);
+  EXPECT_EQ(text_refusal("mlp_only_layers", Json(Json::Array{})), "accepted");
+  EXPECT_NE(text_refusal("mlp_only_layers", Json::Array{0}).find("mlp_only_layers"), std::string::npos);
+  EXPECT_NE(text_refusal("decoder_sparse_step", 2).find("decoder_sparse_step"), std::string::npos);
+  EXPECT_NE(text_refusal("mamba_ssm_dtype", "bfloat16").find("mamba_ssm_dtype"), std::string::npos);
+  EXPECT_NE(text_refusal("hidden_act", "gelu").find("hidden_act"), std::string::npos);
+  EXPECT_NE(text_refusal("attention_dropout", 0.1).find("attention_dropout"), std::string::npos);
+  EXPECT_NE(text_refusal("layer_types", 3).find("layer_types"), std::string::npos);
+  EXPECT_NE(text_refusal("model_type", "qwen3_5_text").find("text_config.model_type"), std::string::npos);
+  EXPECT_NE(text_refusal("tie_word_embeddings", true).find("tie_word_embeddings"), std::string::npos);
+  Json config = sound_qwen3_5();
+  config.set("quantization_config", Json::Object{{"bits", 4}});
+  EXPECT_NE(qwen3_5_refusal(config).find("quantization_config"), std::string::npos);
+  config = sound_qwen3_5();
+  config.set("text_config", nullptr);
+  EXPECT_NE(qwen3_5_refusal(config).find("text_config is missing"), std::string::npos);
+}
+
+TEST(Qwen3_5MoeConfig, RotaryNumbersHaveToFitTheHeads) {
+  EXPECT_EQ(rope_refusal("partial_rotary_factor", 1.0).find("accepted"), std::string::npos);  // sections stay at 2
+  for (const Json& factor : {Json(0.0), Json(-0.5), Json(1.5), Json(0.1), Json(0.375), Json("half")}) {
+    EXPECT_NE(rope_refusal("partial_rotary_factor", factor).find("partial_rotary_factor"), std::string::npos);
+  }
+  EXPECT_NE(rope_refusal("mrope_section", Json::Array{1, 1}).find("mrope_section"), std::string::npos);
+  EXPECT_NE(rope_refusal("mrope_section", Json::Array{2, 1, -1}).find("mrope_section"), std::string::npos);
+  EXPECT_NE(rope_refusal("mrope_section", "x").find("mrope_section"), std::string::npos);
+  EXPECT_NE(rope_refusal("mrope_interleaved", false).find("mrope_interleaved"), std::string::npos);
+  EXPECT_NE(rope_refusal("rope_type", "spiral").find("text_config.rope_parameters.rope_type"), std::string::npos);
 }
 
 }  // namespace

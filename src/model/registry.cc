@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/common/json_fields.h"
+#include "model/qwen3_5_moe/qwen3_5_moe.h"
 #include "model/qwen3_moe/qwen3_moe.h"
 
 namespace expertmesh::model {
@@ -21,6 +22,8 @@ std::string registered_types() {
 std::span<const ModelSpec> model_specs() {
   static constexpr std::array kSpecs = {
       ModelSpec{"qwen3_moe", "model.layers.{*}.mlp.experts", build_qwen3_moe, qwen3_moe_presets},
+      ModelSpec{"qwen3_5_moe", "model.language_model.layers.{*}.mlp.experts", build_qwen3_5_moe, qwen3_5_moe_presets},
+      ModelSpec{"qwen3_5_moe_text", "model.layers.{*}.mlp.experts", build_qwen3_5_moe, qwen3_5_moe_text_presets},
   };
   return kSpecs;
 }
@@ -32,7 +35,7 @@ const ModelSpec& find_model_spec(const base::Json& config, const std::string& wh
   }
   throw base::make_error(base::Code::kModel, "model/config", "model_type \"{}\" is not registered", type)
       .at(where)
-      .hint(fmt::format("This build knows {}; qwen3_5_moe is planned.", registered_types()));
+      .hint(fmt::format("This build knows {}.", registered_types()));
 }
 
 }  // namespace expertmesh::model

@@ -54,11 +54,15 @@ TEST(Registry, EveryPresetBuildsAConsistentModel) {
   }
 }
 
-TEST(Registry, ThePublishedShapeHasThePublishedSize) {
+TEST(Registry, PublishedShapesHaveThePublishedSizes) {
   const auto model = build(preset("qwen3-moe-30b-a3b").config());
   EXPECT_EQ(model->total_parameters(), 30'532'122'624);
   EXPECT_EQ(model->active_parameters(), 3'353'032'704);
   EXPECT_FALSE(model->tied_embeddings());
+  const auto newer = build(preset("qwen3.5-moe-35b-a3b").config());
+  EXPECT_EQ(newer->total_parameters(), 34'660'610'688);
+  EXPECT_EQ(newer->active_parameters(), 3'454'988'928);
+  EXPECT_FALSE(newer->tied_embeddings());
 }
 
 TEST(Registry, NamesAreThoseOfHuggingFace) {
@@ -95,6 +99,54 @@ TEST(Registry, NamesAreThoseOfHuggingFace) {
   EXPECT_EQ(model->layers()[0]->experts(), nullptr);
   EXPECT_EQ(model->layers()[0]->router(), nullptr);
   EXPECT_EQ(model->layers()[1]->experts()->path(), "model.layers.1.mlp.experts");
+}
+
+TEST(Registry, NamesOfQwen3_5AreThoseOfHuggingFace) {
+  const auto whole = build(preset("qwen3.5-moe-tiny").config()), text = build(preset("qwen3.5-moe-text-tiny").config());
+  std::set<std::string> whole_names, text_names;
+  for (const shard::Parameter* parameter : whole->parameters()) whole_names.insert(parameter->name());
+  for (const shard::Parameter* parameter : text->parameters()) text_names.insert(parameter->name());
+  std::set<std::string> layer_names;
+  for (const char* name :
+       {"linear_attn.A_log", "linear_attn.dt_bias", "linear_attn.conv1d.weight", "linear_attn.in_proj_qkv.weight",
+        "linear_attn.in_proj_z.weight", "linear_attn.in_proj_a.weight", "linear_attn.in_proj_b.weight",
+        "linear_attn.norm.weight", "linear_attn.out_proj.weight", "input_layernorm.weight",
+        "post_attention_layernorm.weight", "mlp.gate.weight", "mlp.experts.gate_up_proj", "mlp.experts.down_proj",
+        "mlp.shared_expert.gate_proj.weight", "mlp.shared_expert.up_proj.weight", "mlp.shared_expert.down_proj.weight",
+        "mlp.shared_expert_gate.weight"}) {
+    layer_names.insert(std::string("layers.0.") + name);
+  }
+  for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}) {
+    layer_names.insert(std::string("layers.3.self_attn.") + name + ".weight");
+  }
+  for (const std::string& name : layer_names) {
+    EXPECT_TRUE(whole_names.contains("model.language_model." + name)) << name;
+    EXPECT_TRUE(text_names.contains("model." + name)) << name;
+  }
+  EXPECT_TRUE(whole_names.contains("lm_head.weight"));
+  EXPECT_EQ(whole_names.size(), text_names.size());
+  EXPECT_TRUE(whole->weight_table().is_pass_through("model.visual.pos_embed.weight"));
+  EXPECT_TRUE(whole->weight_table().is_pass_through("mtp.norm.weight"));
+  EXPECT_FALSE(whole->weight_table().is_pass_through("model.language_model.norm.bias"));
+  for (const shard::Parameter* parameter : whole->parameters()) {
+    const bool stays = parameter->name().ends_with("A_log") || parameter->name().ends_with("dt_bias");
+    EXPECT_EQ(parameter->keep_fp32(), stays) << parameter->name();
+    EXPECT_EQ(whole->weight_table().entry(parameter->name()).keep_dtype, stays) << parameter->name();
+    // Router, shared expert and its gate are no expert parameters.
+    EXPECT_EQ(parameter->is_expert(), parameter->name().find(".experts.") != std::string::npos) << parameter->name();
+  }
+  EXPECT_EQ(whole->sizes().linear_attention_layers, 3);
+}
+
+TEST(Registry, AnUnknownTypeListsTheRegisteredOnes) {
+  try {
+    find_model_spec(Json(Json::Object{{"model_type", "qwen9_moe"}}), "config.json");
+    FAIL();
+  } catch (const base::Error& error) {
+    for (const ModelSpec& spec : model_specs()) {
+      EXPECT_NE(error.text().find(spec.model_type), std::string::npos) << error.text();
+    }
+  }
 }
 
 TEST(Registry, TiedModelsHaveOneTable) {

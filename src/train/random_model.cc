@@ -2,6 +2,8 @@
 #include "train/random_model.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "base/error.h"
@@ -41,6 +43,12 @@ int64_t rows_per_chunk(const std::vector<int64_t>& shape) {
   return std::max<int64_t>(1, kChunkElements / std::max<int64_t>(1, row));
 }
 
+// The log of a number spread evenly over 0.01 to 16, from a standard normal one.
+float log_uniform(float normal) {
+  const double part = 0.5 * std::erfc(-static_cast<double>(normal) / std::numbers::sqrt2);
+  return static_cast<float>(std::log(0.01 + (16.0 - 0.01) * part));
+}
+
 void fill(const shard::Parameter& parameter, const base::RandomField& field, int64_t begin, std::span<float> out,
           float stddev) {
   switch (parameter.init()) {
@@ -52,6 +60,10 @@ void fill(const shard::Parameter& parameter, const base::RandomField& field, int
       break;
     case shard::Init::kNormal:
       field.fill_normal(static_cast<uint64_t>(begin), out, 0.0F, stddev);
+      break;
+    case shard::Init::kLogUniform:
+      field.fill_normal(static_cast<uint64_t>(begin), out, 0.0F, 1.0F);
+      for (float& x : out) x = log_uniform(x);
       break;
   }
 }

@@ -20,9 +20,9 @@ struct RandomModelOptions {
   std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
 };
 
-// Normal numbers with the config's initializer_range (0.02), norms 1, biases 0: a pure function of seed, name and
-// index. Errors: kModel for a bad config or a tokenizer with more ids than rows, kCheckpoint where `out` holds a model
-// already.
+// Each parameter by its shard::Init, normal numbers with the config's initializer_range (0.02): a pure function of
+// seed, name and index. Errors: kModel for a bad config or a tokenizer with more ids than rows, kCheckpoint where `out`
+// holds a model already.
 void write_random_model(const RandomModelOptions& options);
 
 }  // namespace expertmesh::train

@@ -113,4 +113,25 @@ std::vector<int64_t> JsonFields::integers(std::string_view key, IntRange range) 
   return numbers;
 }
 
+std::vector<std::string> JsonFields::texts(std::string_view key) const {
+  std::vector<std::string> texts;
+  const Json* value = find(key);
+  if (value == nullptr) return texts;
+  const Json::Array* array = value->try_array();
+  if (array == nullptr) throw wrong(key, *value, "a list of strings");
+  for (const Json& item : *array) {
+    const std::string* text = item.try_string();
+    if (text == nullptr) throw wrong(key, *value, "a list of strings");
+    texts.push_back(*text);
+  }
+  return texts;
+}
+
+JsonFields JsonFields::object(std::string_view key) const {
+  const Json* value = find(key);
+  if (value == nullptr) throw missing(key, "a JSON object");
+  if (!value->is_object()) throw wrong(key, *value, "a JSON object");
+  return {*value, where_, fmt::format("{}{}.", prefix_, key)};
+}
+
 }  // namespace expertmesh::model

@@ -35,11 +35,15 @@ class JsonFields {
   bool boolean(std::string_view key, bool fallback) const;
   std::string text(std::string_view key, std::optional<std::string> fallback = {}) const;
   std::vector<int64_t> integers(std::string_view key, IntRange range) const;  // absent: empty
+  std::vector<std::string> texts(std::string_view key) const;                 // absent: empty
+  // The fields of an object inside this one.
+  JsonFields object(std::string_view key) const;
 
   // "KEY is VALUE, but ...": to throw for a value that does not fit others.
   base::Error error(std::string_view key, std::string_view problem) const;
 
   const std::string& where() const { return where_; }
+  const std::string& prefix() const { return prefix_; }
 
  private:
   base::Error wrong(std::string_view key, const base::Json& value, std::string_view expected) const;

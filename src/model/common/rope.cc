@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -98,6 +99,18 @@ Ramp yarn_ramp(const RopeConfig& config) {
   return ramp;
 }
 
+// Elements of a head that are rotated, as transformers cuts them.
+int64_t read_rotary_dim(const JsonFields& fields, int64_t head_dim, std::optional<double> partial) {
+  const double factor = fields.number("partial_rotary_factor", partial.value_or(1.0));
+  if (!partial && factor != 1.0) throw fields.error("partial_rotary_factor", "this model rotates whole heads");
+  const auto dim = static_cast<int64_t>(static_cast<double>(head_dim) * factor);
+  if (!(factor > 0.0 && factor <= 1.0) || dim < 2 || dim % 2 != 0) {
+    throw fields.error("partial_rotary_factor",
+                       fmt::format("an even number of the {} elements of a head has to be rotated", head_dim));
+  }
+  return dim;
+}
+
 }  // namespace
 
 std::string_view rope_kind_name(RopeKind kind) {
@@ -112,26 +125,37 @@ std::string_view rope_kind_name(RopeKind kind) {
   return {};
 }
 
-RopeConfig read_rope(const JsonFields& config, int64_t head_dim, int64_t max_positions) {
+RopeConfig read_rope(const JsonFields& config, int64_t head_dim, int64_t max_positions, std::optional<double> partial) {
   const Source source = find_source(config);
   RopeConfig result;
-  result.dim = head_dim;
   result.theta = config.positive("rope_theta", result.theta);
-  if (config.number("partial_rotary_factor", 1.0) != 1.0) {
-    throw config.error("partial_rotary_factor", "this model rotates whole heads");
-  }
+  result.dim = read_rotary_dim(config, head_dim, partial);
   if (source.object == nullptr) return result;
-
-  const JsonFields rope(*source.object, config.where(), source.key + ".");
+  const JsonFields rope(*source.object, config.where(), config.prefix() + source.key + ".");
   result.kind = read_kind(rope);
   result.theta = rope.positive("rope_theta", result.theta);
-  if (rope.number("partial_rotary_factor", 1.0) != 1.0) {
-    throw rope.error("partial_rotary_factor", "this model rotates whole heads");
-  }
+  if (rope.has("partial_rotary_factor")) result.dim = read_rotary_dim(rope, head_dim, partial);
   if (result.kind == RopeKind::kLinear) result.factor = rope.positive("factor");
   if (result.kind == RopeKind::kYarn) read_yarn(config, rope, max_positions, result);
   if (result.kind == RopeKind::kYarn && result.theta == 1.0) throw rope.error("rope_theta", "yarn needs another value");
   return result;
+}
+
+std::vector<int64_t> read_mrope_section(const JsonFields& config, const RopeConfig& rope_config) {
+  const Source source = find_source(config);
+  if (source.object == nullptr) return {};
+  const JsonFields rope(*source.object, config.where(), config.prefix() + source.key + ".");
+  if (!rope.boolean("mrope_interleaved", true)) {
+    throw rope.error("mrope_interleaved", "angles of several axes are interleaved in this model");
+  }
+  std::vector<int64_t> sections = rope.integers("mrope_section", {0, kLengths.most});
+  const int64_t total = std::accumulate(sections.begin(), sections.end(), int64_t{0});
+  if (!sections.empty() && (sections.size() != 3 || total != rope_config.dim / 2)) {
+    throw rope.error("mrope_section", fmt::format("its {} numbers sum to {}; expected 3 that sum to {}, the angles of "
+                                                  "the {} rotated elements of a head",
+                                                  sections.size(), total, rope_config.dim / 2, rope_config.dim));
+  }
+  return sections;
 }
 
 // The operations and their order are those of transformers, in fp32, so that the tables are equal to the bit.

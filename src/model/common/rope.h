@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/common/json_fields.h"
 
@@ -28,7 +29,13 @@ struct RopeConfig {
 };
 
 // Reads `rope_scaling` and `rope_theta` (older files; the kind under `type` or `rope_type`) or `rope_parameters`.
-RopeConfig read_rope(const JsonFields& config, int64_t head_dim, int64_t max_positions);
+// `partial`: the part of a head that is rotated where `partial_rotary_factor` is left out; nothing: whole heads only.
+RopeConfig read_rope(const JsonFields& config, int64_t head_dim, int64_t max_positions,
+                     std::optional<double> partial = {});
+
+// `mrope_section` of the same object: how many of the angles belong to the time, height and width of a position. Text
+// stands at the same place on all three, so any split gives the same angles; one that does not add up is an error.
+std::vector<int64_t> read_mrope_section(const JsonFields& config, const RopeConfig& rope);
 
 std::string_view rope_kind_name(RopeKind kind);
 

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/qwen3_5_moe/gated_delta_net.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softplus.h>
+
+namespace expertmesh::model {
+namespace {
+
+int64_t key_width(const GatedDeltaSizes& sizes) { return sizes.key_heads * sizes.key_head_dim; }
+int64_t value_width(const GatedDeltaSizes& sizes) { return sizes.value_heads * sizes.value_head_dim; }
+int64_t channels(const GatedDeltaSizes& sizes) { return 2 * key_width(sizes) + value_width(sizes); }
+
+// Columns [begin, begin + heads * dim) as heads.
+at::Tensor heads_of(const at::Tensor& mixed_TC, int64_t begin, int64_t heads, int64_t dim) {
+  return mixed_TC.narrow(1, begin, heads * dim).unflatten(1, {heads, dim});
+}
+
+}  // namespace
+
+CausalConv::CausalConv(std::string path, int64_t channels, int64_t taps)
+    : Module(std::move(path)), weight_(add_parameter("weight", {channels, 1, taps})) {}
+
+at::Tensor CausalConv::forward(const at::Tensor& x_TC, const TokenBatch& batch, const ops::Operators& ops) const {
+  enter();
+  return ops
+      .causal_conv1d_silu({.x_TC = x_TC,
+                           .weight_CW = weight_.value().squeeze(1),
+                           .cu_seqlens = batch.cu_seqlens,
+                           .initial_state_BCW = {},
+                           .needs_final_state = false})
+      .out_TC;
+}
+
+GatedRmsNorm::GatedRmsNorm(std::string path, int64_t size, double eps)
+    : Module(std::move(path)), weight_(add_parameter("weight", {size}, {.init = shard::Init::kOnes})), eps_(eps) {}
+
+at::Tensor GatedRmsNorm::forward(const at::Tensor& x, const at::Tensor& gate, const ops::Operators& ops) const {
+  enter();
+  return ops.gated_rms_norm(x, gate, weight_.value(), eps_);
+}
+
+GatedDeltaNet::GatedDeltaNet(const std::string& path, const Qwen3_5MoeConfig& config)
+    : Module(path),
+      sizes_(config.delta),
+      A_log_(add_parameter("A_log", {sizes_.value_heads}, {.keep_fp32 = true, .init = shard::Init::kLogUniform})),
+      dt_bias_(add_parameter("dt_bias", {sizes_.value_heads}, {.keep_fp32 = true, .init = shard::Init::kOnes})),
+      in_proj_qkv_(path + ".in_proj_qkv", config.hidden_size, channels(sizes_)),
+      in_proj_z_(path + ".in_proj_z", config.hidden_size, value_width(sizes_)),
+      in_proj_b_(path + ".in_proj_b", config.hidden_size, sizes_.value_heads),
+      in_proj_a_(path + ".in_proj_a", config.hidden_size, sizes_.value_heads),
+      out_proj_(path + ".out_proj", value_width(sizes_), config.hidden_size),
+      conv1d_(path + ".conv1d", channels(sizes_), sizes_.conv_taps),
+      norm_(path + ".norm", sizes_.value_head_dim, config.rms_norm_eps) {
+  for (Module* child :
+       {static_cast<Module*>(&in_proj_qkv_), static_cast<Module*>(&in_proj_z_), static_cast<Module*>(&in_proj_b_),
+        static_cast<Module*>(&in_proj_a_), static_cast<Module*>(&out_proj_), static_cast<Module*>(&conv1d_),
+        static_cast<Module*>(&norm_)}) {
+    add_child(*child);
+  }
+}
+
+at::Tensor GatedDeltaNet::log_decay(const at::Tensor& hidden_TH) const {
+  const at::Tensor step_TV = in_proj_a_.forward(hidden_TH).to(at::kFloat) + dt_bias_.value();
+  return -at::exp(A_log_.value()) * at::softplus(step_TV);
+}
+
+at::Tensor GatedDeltaNet::forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime) const {
+  enter();
+  const ops::Operators& ops = *runtime.ops;
+  const at::Tensor mixed_TC = conv1d_.forward(in_proj_qkv_.forward(hidden_TH), batch, ops);
+  const int64_t keys = key_width(sizes_);
+  const at::Tensor out_TVE =
+      ops.gated_delta_rule({.q_TKD = heads_of(mixed_TC, 0, sizes_.key_heads, sizes_.key_head_dim),
+                            .k_TKD = heads_of(mixed_TC, keys, sizes_.key_heads, sizes_.key_head_dim),
+                            .v_TVE = heads_of(mixed_TC, 2 * keys, sizes_.value_heads, sizes_.value_head_dim),
+                            .g_TV = log_decay(hidden_TH),
+                            .beta_TV = at::sigmoid(in_proj_b_.forward(hidden_TH).to(at::kFloat)),
+                            .cu_seqlens = batch.cu_seqlens,
+                            .initial_state_BVDE = {},
+                            .chunk_size = runtime.chunk_size,
+                            .needs_final_state = false})
+          .out_TVE;
+  const at::Tensor gate_TVE = in_proj_z_.forward(hidden_TH).unflatten(1, {sizes_.value_heads, sizes_.value_head_dim});
+  return out_proj_.forward(norm_.forward(out_TVE, gate_TVE, ops).flatten(1));
+}
+
+}  // namespace expertmesh::model
