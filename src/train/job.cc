@@ -15,7 +15,7 @@ config::ModelSizes config_sizes(const model::Model::Sizes& sizes) {
   return {.num_experts = sizes.experts,
           .num_experts_per_tok = sizes.experts_per_token,
           .num_attention_heads = sizes.heads,
-          .has_linear_attention = false};
+          .has_linear_attention = sizes.linear_attention_layers > 0};
 }
 
 data::DatasetOptions dataset_options(const config::Config& config, int64_t vocabulary_rows,

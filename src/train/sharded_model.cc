@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "train/kernels.h"
 
 namespace expertmesh::train {
 namespace {
@@ -34,15 +35,6 @@ bool selects(const std::string& pattern, const std::vector<shard::Module*>& modu
       .hint("Patterns match whole names: `*` any text, `{*}` one integer, for example model.layers.{*}.mlp.");
 }
 
-// `reference` anywhere in kernel_config.name is plain ATen throughout, attention included; else flash_attn decides.
-ops::Operators choose_operators(const ShardingOptions& options) {
-  if (options.kernel.has(config::Kernel::kReference)) return ops::reference_operators();
-  ops::Operators operators = ops::native_operators();
-  // sdpa and flash_attention_2 are names of the same here: the best kernel, which always goes by document.
-  if (options.attention == config::FlashAttention::kEager) operators.attention = ops::reference_operators().attention;
-  return operators;
-}
-
 }  // namespace
 
 ShardedModel::ShardedModel(std::unique_ptr<model::Model> model, const model::ModelSpec& spec,
@@ -61,9 +53,10 @@ ShardedModel::ShardedModel(std::unique_ptr<model::Model> model, const model::Mod
 }
 
 void ShardedModel::choose_runtime(const ShardingOptions& options) {
-  operators_ = choose_operators(options);
+  operators_ = choose_operators(options.kernel, options.attention);
   const model::Model::Sizes sizes = model_->sizes();
   runtime_.ops = &operators_;
+  runtime_.chunk_size = options.kernel.chunk_size;
   runtime_.ep = meshes_->share(comm::Axis::kEp);
   runtime_.dispatcher = moe::make_dispatcher(config::choice_name(options.dist.ep_dispatcher));
   runtime_.choice_rule =

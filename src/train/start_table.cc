@@ -8,6 +8,7 @@
 #include <array>
 
 #include "config/print.h"
+#include "train/kernels.h"
 
 namespace expertmesh::train {
 namespace {
@@ -120,7 +121,7 @@ TableSection compute_section(const Job& job, ShardedModel& model) {
   TableSection section{"compute", {}};
   section.rows.emplace_back("precision", config.train.bf16 ? "bf16 weights and compute, fp32 gradients" : "fp32");
   section.rows.emplace_back("dispatcher", std::string(model.runtime().dispatcher->name()));
-  section.rows.emplace_back("kernels", std::string(model.runtime().ops->name));
+  section.rows.emplace_back("kernels", kernels_text(config.kernel, model.model().sizes().linear_attention_layers > 0));
   section.rows.emplace_back("attention", attention_text(config));
   section.rows.emplace_back("recompute", config.train.enable_activation_checkpointing ? "decoder layers" : "off");
   if (config.model.debug_router.is_on()) {
