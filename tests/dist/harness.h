@@ -42,7 +42,7 @@ struct RunResult {
 
 RunResult run_steps(const RunSpec& spec);
 
-// The steps of a golden: tests/golden/qwen3_moe/NAME/batches.jsonl.
+// The steps of a golden: tests/golden/FAMILY/NAME/batches.jsonl.
 std::vector<Step> golden_steps(const std::string& name);
 
 // A folder that lives as long as the process, with the golden's model in it.

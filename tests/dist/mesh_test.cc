@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <mutex>
+#include <tuple>
 
 #include "harness.h"
 
@@ -64,42 +65,53 @@ const RunResult& reference(const std::string& golden) {
   return found->second;
 }
 
-class MeshEquivalence : public testing::TestWithParam<Mesh> {};
+// A golden of each family, on a mesh.
+class MeshEquivalence : public testing::TestWithParam<std::tuple<std::string, Mesh>> {};
 
 TEST_P(MeshEquivalence, EqualsOneRank) {
-  const RunResult run = run_steps(spec_of("tiny_s0", GetParam(), mixed_steps()));
-  EXPECT_EQ(difference(run, reference("tiny_s0")), "");
+  const auto& [golden, mesh] = GetParam();
+  const RunResult run = run_steps(spec_of(golden, mesh, mixed_steps()));
+  EXPECT_EQ(difference(run, reference(golden)), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, MeshEquivalence,
-                         testing::Values(Mesh{.ranks = 1, .micro_batches = 4}, Mesh{.ranks = 2},
-                                         Mesh{.ranks = 2, .ep = 2}, Mesh{.ranks = 2, .mp_replicate = 2},
-                                         Mesh{.ranks = 2, .efsdp = 1}, Mesh{.ranks = 2, .ep = 2, .micro_batches = 3},
-                                         Mesh{.ranks = 3}, Mesh{.ranks = 3, .mp_replicate = 3}, Mesh{.ranks = 4},
-                                         Mesh{.ranks = 4, .ep = 2}, Mesh{.ranks = 4, .ep = 4},
-                                         Mesh{.ranks = 4, .ep = 2, .efsdp = 1},
-                                         Mesh{.ranks = 4, .ep = 1, .efsdp = 2, .mp_replicate = 2},
-                                         Mesh{.ranks = 4, .ep = 2, .mp_replicate = 2, .micro_batches = 2},
-                                         Mesh{.ranks = 6, .ep = 2}, Mesh{.ranks = 6, .ep = 1, .efsdp = 3},
-                                         Mesh{.ranks = 8, .ep = 2}, Mesh{.ranks = 8, .ep = 4},
-                                         Mesh{.ranks = 8, .ep = 8}, Mesh{.ranks = 8, .ep = 2, .efsdp = 2},
-                                         Mesh{.ranks = 8, .ep = 4, .mp_replicate = 4}, Mesh{.ranks = 16, .ep = 8},
-                                         Mesh{.ranks = 16, .ep = 4, .efsdp = 2, .mp_replicate = 2}),
-                         [](const auto& test) { return name_of(test.param); });
+const auto kFamilies = testing::Values(std::string("tiny_s0"), std::string("qwen3_5_whole"));
+
+std::string case_name(const testing::TestParamInfo<std::tuple<std::string, Mesh>>& test) {
+  return std::get<0>(test.param) + "_" + name_of(std::get<1>(test.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, MeshEquivalence,
+    testing::Combine(kFamilies,
+                     testing::Values(Mesh{.ranks = 1, .micro_batches = 4}, Mesh{.ranks = 2}, Mesh{.ranks = 2, .ep = 2},
+                                     Mesh{.ranks = 2, .mp_replicate = 2}, Mesh{.ranks = 2, .efsdp = 1},
+                                     Mesh{.ranks = 2, .ep = 2, .micro_batches = 3}, Mesh{.ranks = 3},
+                                     Mesh{.ranks = 3, .mp_replicate = 3}, Mesh{.ranks = 4}, Mesh{.ranks = 4, .ep = 2},
+                                     Mesh{.ranks = 4, .ep = 4}, Mesh{.ranks = 4, .ep = 2, .efsdp = 1},
+                                     Mesh{.ranks = 4, .ep = 1, .efsdp = 2, .mp_replicate = 2},
+                                     Mesh{.ranks = 4, .ep = 2, .mp_replicate = 2, .micro_batches = 2},
+                                     Mesh{.ranks = 6, .ep = 2}, Mesh{.ranks = 6, .ep = 1, .efsdp = 3},
+                                     Mesh{.ranks = 8, .ep = 2}, Mesh{.ranks = 8, .ep = 4}, Mesh{.ranks = 8, .ep = 8},
+                                     Mesh{.ranks = 8, .ep = 2, .efsdp = 2},
+                                     Mesh{.ranks = 8, .ep = 4, .mp_replicate = 4}, Mesh{.ranks = 16, .ep = 8},
+                                     Mesh{.ranks = 16, .ep = 4, .efsdp = 2, .mp_replicate = 2})),
+    case_name);
 
 // What changes how things travel, not what is computed.
 INSTANTIATE_TEST_SUITE_P(
     Options, MeshEquivalence,
-    testing::Values(
-        Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.fsdp_implementation=custom"},
-        Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.reshard_after_forward=false"},
-        Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.hook_modules=[\"model.layers.{*}\"]"},
-        Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.hook_modules=[\"model.layers.{*}.mlp\"]"},
-        Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.fsdp_ignored_modules=[\"model.layers.{*}.self_attn\"]"},
-        Mesh{.ranks = 4, .ep = 2, .extra = "enable_activation_checkpointing=false"},
-        Mesh{.ranks = 4, .backend = "fsdp2"}, Mesh{.ranks = 4, .mp_replicate = 2, .backend = "fsdp2"},
-        Mesh{.ranks = 4, .extra = "dist_config=null"}),
-    [](const auto& test) { return name_of(test.param); });
+    testing::Combine(
+        kFamilies,
+        testing::Values(
+            Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.fsdp_implementation=custom"},
+            Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.reshard_after_forward=false"},
+            Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.hook_modules=[\"*.layers.{*}\"]"},
+            Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.hook_modules=[\"*.layers.{*}.mlp\"]"},
+            Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.fsdp_ignored_modules=[\"*.layers.{*}.self_attn\"]"},
+            Mesh{.ranks = 4, .ep = 2, .extra = "enable_activation_checkpointing=false"},
+            Mesh{.ranks = 4, .backend = "fsdp2"}, Mesh{.ranks = 4, .mp_replicate = 2, .backend = "fsdp2"},
+            Mesh{.ranks = 4, .extra = "dist_config=null"})),
+    case_name);
 
 // MESH-12: 20 experts and widths that no rank count divides: uneven and empty shards.
 TEST(UnevenShards, TwelveExpertsOnThreeRanks) {
@@ -107,6 +119,15 @@ TEST(UnevenShards, TwelveExpertsOnThreeRanks) {
                         Mesh{.ranks = 8, .ep = 4, .extra = "dist_config.fsdp_implementation=custom"}}) {
     const RunResult run = run_steps(spec_of("odd_sizes", m, mixed_steps()));
     EXPECT_EQ(difference(run, reference("odd_sizes")), "") << name_of(m);
+  }
+}
+
+// Heads that no rank count divides: shards of A_log and of convolutions of three heads and of one.
+TEST(UnevenShards, GatedDeltaNetsWithThreeHeads) {
+  for (const Mesh& m : {Mesh{.ranks = 3, .ep = 3}, Mesh{.ranks = 8, .ep = 2}, Mesh{.ranks = 6, .ep = 3, .efsdp = 1},
+                        Mesh{.ranks = 8, .ep = 4, .extra = "dist_config.fsdp_implementation=custom"}}) {
+    const RunResult run = run_steps(spec_of("qwen3_5_odd", m, mixed_steps()));
+    EXPECT_EQ(difference(run, reference("qwen3_5_odd")), "") << name_of(m);
   }
 }
 
@@ -123,9 +144,11 @@ TEST(DenseLayers, MixWithSparseOnes) {
 // Recompute changes memory and time, not one bit.
 TEST(Recompute, IsBitwiseEqual) {
   const Mesh on{.ranks = 4, .ep = 2}, off{.ranks = 4, .ep = 2, .extra = "enable_activation_checkpointing=false"};
-  const RunResult a = run_steps(spec_of("tiny_s1", on, mixed_steps()));
-  const RunResult b = run_steps(spec_of("tiny_s1", off, mixed_steps()));
-  EXPECT_EQ(difference(a, b, {.loss = 0, .norm = 0, .gradient = 0, .weight = 0}), "");
+  for (const char* golden : {"tiny_s1", "qwen3_5_text"}) {
+    const RunResult a = run_steps(spec_of(golden, on, mixed_steps()));
+    const RunResult b = run_steps(spec_of(golden, off, mixed_steps()));
+    EXPECT_EQ(difference(a, b, {.loss = 0, .norm = 0, .gradient = 0, .weight = 0}), "") << golden;
+  }
 }
 
 TEST(GatherModes, AreBitwiseEqual) {

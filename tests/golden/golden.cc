@@ -20,6 +20,8 @@
 namespace expertmesh::golden {
 namespace {
 
+const std::string kRoot = EXPERTMESH_SOURCE_DIR "/tests/golden/";
+constexpr const char* kFamilies[] = {"qwen3_5_moe", "qwen3_moe"};
 constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
 
 uint64_t fnv1a64(std::string_view text) {
@@ -121,14 +123,20 @@ std::vector<double> sign_sums(const std::string& name, std::span<const float> va
 
 std::vector<std::string> golden_names() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden_dir("")))
-    names.push_back(entry.path().filename());
+  for (const char* family : kFamilies) {
+    for (const auto& entry : std::filesystem::directory_iterator(kRoot + family))
+      names.push_back(entry.path().filename());
+  }
   std::sort(names.begin(), names.end());
   return names;
 }
 
 std::string golden_dir(const std::string& name) {
-  return std::string(EXPERTMESH_SOURCE_DIR) + "/tests/golden/qwen3_moe/" + name;
+  for (const char* family : kFamilies) {
+    const std::string dir = fmt::format("{}{}/{}", kRoot, family, name);
+    if (std::filesystem::exists(dir)) return dir;
+  }
+  throw std::runtime_error("there is no golden " + name);
 }
 
 void write_golden_model(const std::string& name, const std::string& out_dir) {

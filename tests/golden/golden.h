@@ -13,10 +13,10 @@
 
 namespace expertmesh::golden {
 
-// Folder names under tests/golden/qwen3_moe, sorted.
+// Names of all goldens, sorted: the folders under tests/golden/qwen3_moe and tests/golden/qwen3_5_moe.
 std::vector<std::string> golden_names();
 
-// tests/golden/qwen3_moe/NAME
+// tests/golden/FAMILY/NAME
 std::string golden_dir(const std::string& name);
 
 // Writes config.json and model.safetensors of a golden into an existing folder.

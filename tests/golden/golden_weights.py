@@ -40,10 +40,17 @@ def values(name, seed, shape, mean, scale):
     return (mean + scale * u).astype(np.float32).reshape(shape)
 
 
-def mean_and_scale(name):
-    """Norms lie around one, all else around zero, both far enough off that a mistake shows in the loss."""
+def mean_and_scale(name, family="qwen3_moe"):
+    """Norms lie around what leaves values as they are (1, or 0 where weights are distances from 1), all else around
+    zero, far enough off that a mistake shows in the loss. Decay rates are such that states live for some tokens."""
+    if name.endswith("A_log"):
+        return -0.5, 1.0
+    if name.endswith("dt_bias"):
+        return 0.25, 0.5
+    if name.endswith("conv1d.weight"):
+        return 0.0, 0.5
     if "norm" in name:
-        return 1.0, 0.171875
+        return float(family == "qwen3_moe" or "linear_attn" in name), 0.171875
     return 0.0, 0.0625 if name.endswith("bias") else 0.103515625
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the golden set qwen3_moe/ next to this script with Hugging Face transformers (README.md has the layout).
+"""Makes the golden sets next to this script with Hugging Face transformers (README.md has the layout).
 
   make_goldens.py [NAME ...]      all of them, or the named ones
 
@@ -18,12 +18,15 @@ from safetensors.torch import load_file, save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NUM_STEPS = 6
-NUM_SAMPLES = 96  # stored elements of a tensor
+NUM_SAMPLES = {"qwen3_moe": 96, "qwen3_5_moe": 32}  # stored elements of a tensor, by family
 NUM_SIGNS = 4      # stored sums with random signs
 LONGEST = 128
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32)
 
-# name -> size, seed, changes to the configuration, fused experts, style of config.json
+MROPE = dict(rope_type="default", rope_theta=10000000.0, partial_rotary_factor=0.5, mrope_interleaved=True,
+             mrope_section=[3, 3, 2])
+
+# name -> kind, size, seed, changes to the configuration, fused experts, style of config.json
 GOLDENS = {
     "tiny_s0": dict(seed=0),
     "tiny_s1": dict(seed=1),
@@ -45,11 +48,36 @@ GOLDENS = {
     "published_config": dict(seed=12, published=True,
                              set=dict(rope_parameters=dict(rope_type="default", rope_theta=1e6))),
     "fused_experts": dict(seed=13, fused=True),
+    "qwen3_5_whole": dict(kind="qwen3_5_moe", seed=14, fused=True,
+                          set=dict(num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])),
+    "qwen3_5_text": dict(kind="qwen3_5_moe_text", seed=15, published=True,
+                         set=dict(num_hidden_layers=2, layer_types=["linear_attention", "full_attention"],
+                                  linear_num_key_heads=4)),
+    "qwen3_5_odd": dict(kind="qwen3_5_moe", seed=17,
+                        set=dict(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"],
+                                 vocab_size=509, num_experts=12, moe_intermediate_size=36,
+                                 shared_expert_intermediate_size=20, tie_word_embeddings=True, attention_bias=True,
+                                 linear_num_key_heads=1, linear_num_value_heads=3, linear_key_head_dim=12,
+                                 linear_value_head_dim=24, linear_conv_kernel_dim=3, rope_parameters=MROPE)),
 }
 
 
+def kind_of(spec):
+    return spec.get("kind", "qwen3_moe")
+
+
+def family_of(spec):
+    return kind_of(spec).removesuffix("_text")
+
+
+def config_of(spec):
+    return hf_ref.config_of(kind_of(spec), spec.get("size", "tiny"), copy.deepcopy(spec.get("set", {})))
+
+
 def config_json(spec):
-    config = hf_ref.config_of("qwen3_moe", spec.get("size", "tiny"), copy.deepcopy(spec.get("set", {})))
+    if family_of(spec) == "qwen3_5_moe":
+        return qwen3_5_config_json(spec)
+    config = config_of(spec)
     config.architectures = ["Qwen3MoeForCausalLM"]
     config.dtype = "float32"
     out = json.loads(config.to_json_string(use_diff=False))
@@ -69,6 +97,17 @@ def config_json(spec):
     return out
 
 
+def qwen3_5_config_json(spec):
+    config = config_of(spec)
+    config.architectures = [hf_ref.model_class(config).__name__]
+    config.dtype = "float32"
+    out = json.loads(config.to_json_string())
+    if spec.get("published"):  # as on the hub: what is always so is said, and layers follow from an interval
+        del out["layer_types"]
+        out.update(full_attention_interval=2, attn_output_gate=True, mlp_only_layers=[], mamba_ssm_dtype="float32")
+    return out
+
+
 def weight_plan(config, spec):
     """weights.json: the tensors of the checkpoint in the order of transformers, with the numbers of the rule."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -76,10 +115,14 @@ def weight_plan(config, spec):
         tensors = load_file(os.path.join(scratch, "model.safetensors"))
     if spec.get("fused"):
         tensors = hf_ref.fuse_experts(tensors)
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    if kind_of(spec) == "qwen3_5_moe":  # what the hub's checkpoints hold beside the model
+        hidden = config.text_config.hidden_size
+        shapes.update({"mtp.fc.weight": [hidden, 2 * hidden], "mtp.norm.weight": [hidden]})
     rows = []
-    for name in sorted(tensors):
-        mean, scale = rule.mean_and_scale(name)
-        rows.append(dict(name=name, shape=list(tensors[name].shape), mean=mean, scale=scale))
+    for name in sorted(shapes):
+        mean, scale = rule.mean_and_scale(name, family_of(spec))
+        rows.append(dict(name=name, shape=shapes[name], mean=mean, scale=scale))
     return dict(seed=spec["seed"], tensors=rows)
 
 
@@ -125,7 +168,7 @@ def write_jsonl(rows, path):
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def summary(tensor, name):
+def summary(tensor, name, num_samples):
     """What is kept of one tensor: [largest |x|, 2-norm, sums with random signs] and chosen elements."""
     flat = tensor.detach().numpy().astype(np.float64).reshape(-1)
     sign_bits = rule.bits("signs:" + name, 0, flat.size)
@@ -133,18 +176,18 @@ def summary(tensor, name):
     for k in range(NUM_SIGNS):
         sign = 1.0 - 2.0 * ((sign_bits >> np.uint64(k)) & np.uint64(1)).astype(np.float64)
         sums.append(float((sign * flat).sum()))
-    if flat.size <= NUM_SAMPLES:
+    if flat.size <= num_samples:
         at = np.arange(flat.size)
     else:
-        at = (rule.bits("samples:" + name, 0, NUM_SAMPLES) % np.uint64(flat.size)).astype(np.int64)
+        at = (rule.bits("samples:" + name, 0, num_samples) % np.uint64(flat.size)).astype(np.int64)
     stats = [float(np.abs(flat).max()), float(np.sqrt((flat * flat).sum())), *sums]
     return {name: torch.tensor(flat[at].astype(np.float32)), name + "#": torch.tensor(stats, dtype=torch.float64)}
 
 
-def summarise(source, target):
+def summarise(source, target, num_samples):
     out = {}
     for name, tensor in load_file(source).items():
-        out.update(summary(tensor, name))
+        out.update(summary(tensor, name, num_samples))
     save_file(out, target)
     os.chmod(target, 0o644)
 
@@ -194,7 +237,11 @@ def make(name, spec, out):
     with open(os.path.join(out, "config.json"), "w") as file:
         json.dump(config_dict, file, indent=2)
         file.write("\n")
-    config = hf_ref.config_of("qwen3_moe", spec.get("size", "tiny"), copy.deepcopy(spec.get("set", {})))
+    config = config_of(spec)
+    num_samples = NUM_SAMPLES[family_of(spec)]
+    # The last ids of a model with a vision tower stand for images.
+    text = config.get_text_config()
+    num_ids = text.vocab_size - (4 if kind_of(spec) == "qwen3_5_moe" else 0)
     plan = weight_plan(config, spec)
     write_plan(plan, os.path.join(out, "weights.json"))
     with tempfile.TemporaryDirectory() as scratch:
@@ -202,7 +249,7 @@ def make(name, spec, out):
         tensors = rule.load(os.path.join(out, "weights.json"))
         save_file({k: torch.from_numpy(v) for k, v in tensors.items()}, os.path.join(scratch, "model.safetensors"),
                   metadata={"format": "pt"})
-        batches, rows, gap = make_inputs(scratch, config.vocab_size, spec["seed"])
+        batches, rows, gap = make_inputs(scratch, num_ids, spec["seed"])
         write_jsonl(batches, os.path.join(out, "batches.jsonl"))
         write_jsonl(rows, os.path.join(out, "rows.jsonl"))
         scored = os.path.join(scratch, "score.jsonl")
@@ -222,8 +269,8 @@ def make(name, spec, out):
                          for r in trace], os.path.join(kept, "trace.jsonl"))
             if optim == "sgd":  # the first gradients do not depend on the optimizer
                 summarise(os.path.join(traced, "grads_step1.safetensors"),
-                          os.path.join(out, "grads_step1.safetensors"))
-            summarise(os.path.join(traced, "final.safetensors"), os.path.join(kept, "final.safetensors"))
+                          os.path.join(out, "grads_step1.safetensors"), num_samples)
+            summarise(os.path.join(traced, "final.safetensors"), os.path.join(kept, "final.safetensors"), num_samples)
         assert min(norms) > 1.0, "clipping must be active"
         print(f"{name}: gradient norms {min(norms):.3f} to {max(norms):.3f}, smallest router gap {gap:.1e}", flush=True)
 
@@ -232,7 +279,7 @@ def main():
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     for name in sys.argv[1:] or GOLDENS:
-        out = os.path.join(HERE, "qwen3_moe", name)
+        out = os.path.join(HERE, family_of(GOLDENS[name]), name)
         shutil.rmtree(out, ignore_errors=True)
         make(name, GOLDENS[name], out)
 

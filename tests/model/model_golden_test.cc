@@ -89,10 +89,10 @@ Loaded load_golden(const std::string& name, const ops::Operators& operators, at:
   const auto files = std::make_shared<ckpt::ModelFiles>(*fs, dir.path());
   const ckpt::LoadPlan plan(files, loaded.model->weight_table());
   for (shard::Parameter* parameter : loaded.model->parameters()) {
-    parameter->materialize(dtype);
+    const bool is_fp32 = dtype == at::kFloat || parameter->keep_fp32();
+    parameter->materialize(is_fp32 ? at::kFloat : dtype);
     plan.load_slice(parameter->name(), ckpt::Slice::whole(parameter->global_shape()),
-                    parameter->local().mutable_data_ptr(),
-                    dtype == at::kFloat ? base::DType::kF32 : base::DType::kBF16);
+                    parameter->local().mutable_data_ptr(), is_fp32 ? base::DType::kF32 : base::DType::kBF16);
   }
   loaded.runtime.ops = &operators;
   loaded.runtime.dispatcher = moe::make_dispatcher("eager");
@@ -204,10 +204,12 @@ INSTANTIATE_TEST_SUITE_P(All, ModelGolden, testing::ValuesIn(golden::golden_name
                          [](const auto& instance) { return instance.param; });
 
 // bf16 rounds the weights, so the scores differ; they stay near those of fp32.
-TEST(ModelBf16, ScoresStayNearFp32) {
-  Loaded loaded = load_golden("small_s0", ops::native_operators(), at::kBFloat16);
-  const std::vector<Json> rows = read_rows(golden::golden_dir("small_s0") + "/rows.jsonl");
-  const std::vector<Json> expected = read_rows(golden::golden_dir("small_s0") + "/score.jsonl");
+class ModelBf16 : public testing::TestWithParam<std::string> {};
+
+TEST_P(ModelBf16, ScoresStayNearFp32) {
+  Loaded loaded = load_golden(GetParam(), ops::native_operators(), at::kBFloat16);
+  const std::vector<Json> rows = read_rows(golden::golden_dir(GetParam()) + "/rows.jsonl");
+  const std::vector<Json> expected = read_rows(golden::golden_dir(GetParam()) + "/score.jsonl");
   double difference = 0.0, count = 0.0;
   for (size_t d = 0; d < rows.size(); ++d) {
     const std::vector<int64_t> ids = int_list(rows[d], "input_ids");
@@ -221,6 +223,9 @@ TEST(ModelBf16, ScoresStayNearFp32) {
   }
   EXPECT_LT(difference / count, 0.05);
 }
+
+INSTANTIATE_TEST_SUITE_P(Some, ModelBf16, testing::Values("small_s0", "qwen3_5_whole", "qwen3_5_odd"),
+                         [](const auto& instance) { return instance.param; });
 
 }  // namespace
 }  // namespace expertmesh::model
