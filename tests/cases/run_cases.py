@@ -8,6 +8,7 @@ The rooms' own tests read the same files without the program; here it is the com
 is left behind. waiting.json lists what waits for later work: it is checked that these are refused, by name.
 """
 import glob
+import itertools
 import json
 import os
 import shutil
@@ -186,13 +187,13 @@ TRACES = [(1, 1, ["dist_config=null"]), (1, 1, []), (1, 2, []), (1, 4, []), (2, 
           (4, 1, ["dist_config.fsdp_implementation=custom"]), (4, 1, ["enable_activation_checkpointing=false"])]
 
 
-def test_trace(optimizer, ranks, micro_batch, overrides, number):
-    entry = load_json(os.path.join(HERE, "values", "expected.json"))["trace_nano_qwen3.json"]
+def test_trace(model, optimizer, ranks, micro_batch, overrides, number):
+    entry = load_json(os.path.join(HERE, "values", "expected.json"))["trace_%s.json" % model]
     expected, tolerance = entry["ok"], entry["tolerance"]
-    output_dir = "made/trace/%s_%d" % (optimizer, number)
+    output_dir = "made/trace/%s_%s_%d" % (model, optimizer, number)
     if ranks == 1 and not overrides:
         overrides = ["dist_config.ep_size=1"]
-    run = EXPERTMESH(["sft", "config/run_nano_qwen3_%s.yaml" % optimizer, "micro_batch_size=%d" % micro_batch,
+    run = EXPERTMESH(["sft", "config/run_%s_%s.yaml" % (model, optimizer), "micro_batch_size=%d" % micro_batch,
                       "output_dir=" + output_dir] + overrides, ranks=ranks).expect_code(0)
     wanted = expected[optimizer]
     check_log(run, output_dir, {"log": {key: wanted[key] for key in ("loss", "grad_norm")}, "tolerance": tolerance})
@@ -451,10 +452,10 @@ def main():
             add_folder(suite, cases_folder, waiting)
         suite.add_named("data/skip_bad_rows_is_needed", test_skip_bad_rows_is_needed)
         suite.add_named("waiting.json", test_waiting_names_files, waiting)
-        for optimizer in ("sgd", "adamw"):
+        for model, optimizer in itertools.product(("nano_qwen3", "nano_qwen3_5"), ("sgd", "adamw")):
             for number, (ranks, micro_batch, overrides) in enumerate(TRACES):
-                name = "trace/%s_ranks%d_micro%d_%s" % (optimizer, ranks, micro_batch, "_".join(overrides))
-                suite.add_named(name, test_trace, optimizer, ranks, micro_batch, overrides, number)
+                name = "trace/%s_%s_ranks%d_micro%d_%s" % (model, optimizer, ranks, micro_batch, "_".join(overrides))
+                suite.add_named(name, test_trace, model, optimizer, ranks, micro_batch, overrides, number)
         return suite.run(sys.argv[2:])
 
 
