@@ -84,6 +84,11 @@ const at::Tensor& Parameter::value() const {
   return full_;
 }
 
+void Parameter::clear_grad() {
+  has_grad_ = false;
+  grad_.reset();
+}
+
 void Parameter::ensure_grad() {
   if (has_grad_) return;
   if (!grad_.defined()) {

@@ -79,7 +79,8 @@ class Parameter {
   at::Tensor& grad() { return grad_; }
   const at::Tensor& grad() const { return grad_; }
   bool has_grad() const { return has_grad_; }
-  void clear_grad() { has_grad_ = false; }
+  // Its memory serves the activations until the next reduction.
+  void clear_grad();
   // Makes the step's gradient zero where no reduction has brought one.
   void ensure_grad();
 
