@@ -251,7 +251,7 @@ TEST_P(GatedDelta, ContinuesFromItsState) {
 
 // Values and gradients in fp32 and bf16 against the reference in fp64 on the same numbers. In bf16 the error may be
 // that of the reference, which rounds where it must.
-TEST_P(GatedDelta, GradientsAreThoseOfTheReferenceInFp64) {
+TEST_P(GatedDelta, ErrorsAreThoseOfTheReference) {
   at::manual_seed(6);
   const Operators& reference = reference_operators();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -263,6 +263,10 @@ TEST_P(GatedDelta, GradientsAreThoseOfTheReferenceInFp64) {
         Probe probe(wanted);
         probe.out = probe.out.to(dtype).to(at::kDouble);
         for (const int64_t chunk_size : {16, 32, 64}) {
+          const GatedDeltaResult value = ops_.gated_delta_rule(input_of(inputs, cu, chunk_size));
+          const GatedDeltaResult usual_value = reference.gated_delta_rule(input_of(inputs, cu, chunk_size));
+          EXPECT_LE(error(value.out_TVE, wanted.out_TVE), 1.1 * error(usual_value.out_TVE, wanted.out_TVE) + 2e-6);
+          EXPECT_LE(error(value.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << "the state is fp32";
           const Tensors exact = gradients(reference, wide, cu, chunk_size, probe);
           const Tensors got = gradients(ops_, inputs, cu, chunk_size, probe);
           const Tensors usual = gradients(reference, inputs, cu, chunk_size, probe);
