@@ -198,6 +198,13 @@ std::vector<int64_t> sample_positions(const std::string& name, int64_t count, si
   return positions;
 }
 
+Bound gradient_bound(const std::string& name) {
+  for (const std::string_view part : {".linear_attn.A_log", ".linear_attn.dt_bias", ".linear_attn.in_proj_a."}) {
+    if (name.find(part) != std::string::npos) return {2e-5, 1.0, 2e-5};
+  }
+  return kStrict;
+}
+
 std::optional<std::string> find_difference(const std::string& name, std::span<const float> values,
                                            const TensorSummary& expected, const Bound& bound, Tally* tally) {
   if (values.size() < expected.samples.size()) {

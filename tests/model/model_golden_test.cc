@@ -185,7 +185,7 @@ void expect_first_step(const std::string& name, const ops::Operators& operators)
     const at::Tensor gradient = gradient_of(*parameter).contiguous();
     EXPECT_EQ(golden::find_difference(parameter->name(),
                                       {gradient.const_data_ptr<float>(), static_cast<size_t>(gradient.numel())},
-                                      expected->second),
+                                      expected->second, golden::gradient_bound(parameter->name())),
               std::nullopt)
         << name << " " << operators.name;
     ++compared;
