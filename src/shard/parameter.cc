@@ -91,11 +91,7 @@ void Parameter::clear_grad() {
 
 void Parameter::ensure_grad() {
   if (has_grad_) return;
-  if (!grad_.defined()) {
-    grad_ = at::zeros(local_shape(), at::TensorOptions().dtype(at::kFloat));
-  } else {
-    grad_.zero_();
-  }
+  grad_ = at::zeros(local_shape(), at::TensorOptions().dtype(at::kFloat));
   has_grad_ = true;
 }
 

@@ -46,8 +46,8 @@ struct Bound {
 inline constexpr Bound kStrict{};
 inline constexpr Bound kAdamW{2e-4, 0.995, 5e-3};
 
-// kStrict, but wider for what a gated delta net's decays depend on: log-decays are summed in fp32 over a chunk, there
-// as here, and the processor's order of sums shows in their gradients.
+// kStrict, but wider for what a gated delta net's decays depend on: transformers takes them from differences of fp32
+// sums over a chunk, our kernel from products, and the digits that differences lose show in these gradients.
 Bound gradient_bound(const std::string& name);
 
 // Counts samples over several tensors, where the share is one of all weights: a few elements decide it in a small one.

@@ -4,10 +4,10 @@
 #include <ATen/TensorOperators.h>
 
 namespace expertmesh::model {
-namespace {
 
-// Norms keep their weights as the distance from 1, but for the gated one.
 NormOptions norm_options(const Qwen3_5MoeConfig& config) { return {.eps = config.rms_norm_eps, .weight_offset = 1.0}; }
+
+namespace {
 
 AttentionOptions attention_options(const Qwen3_5MoeConfig& config) {
   return {.hidden = config.hidden_size,

@@ -15,6 +15,9 @@
 
 namespace expertmesh::model {
 
+// Norms keep their weights as the distance from 1, but for the gated one.
+NormOptions norm_options(const Qwen3_5MoeConfig& config);
+
 class Qwen3_5MoeLayer : public DecoderLayer {
  public:
   Qwen3_5MoeLayer(const std::string& path, const Qwen3_5MoeConfig& config, bool is_full_attention,

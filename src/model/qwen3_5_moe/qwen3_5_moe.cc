@@ -12,7 +12,7 @@ std::unique_ptr<Model> build_qwen3_5_moe(const base::Json& json, const std::stri
   const Qwen3_5MoeConfig config = read_qwen3_5_moe_config(json, where);
   DecoderOptions options;
   options.prefix = config.prefix;
-  options.norm = {.eps = config.rms_norm_eps, .weight_offset = 1.0};
+  options.norm = norm_options(config);
   options.tied_embeddings = config.tie_word_embeddings;
   options.expert_layouts = {"fused", "split"};
   // Multi-token prediction and the vision tower: not computed, not trained.

@@ -47,21 +47,23 @@ const uint32_t* Packed::data() const {
 
 void Packed::pack_transposed(const Bf16* rows, int64_t row_stride, int64_t columns, int64_t depth) {
   resize(columns, depth);
+  const ExpertTiles& tiles = *expert_tiles();
   uint32_t* out = const_cast<uint32_t*>(data());
   for (int64_t block = 0; block < blocks(); ++block) {
     const int64_t first = block * kLanes;
-    expert_tiles()->pack_block_transposed(rows + first * row_stride, row_stride, columns - first, depth,
-                                          out + block * pairs() * kLanes);
+    tiles.pack_block_transposed(rows + first * row_stride, row_stride, columns - first, depth,
+                                out + block * pairs() * kLanes);
   }
 }
 
 void Packed::pack(const Bf16* rows, int64_t row_stride, const int64_t* index, int64_t columns, int64_t depth) {
   resize(columns, depth);
+  const ExpertTiles& tiles = *expert_tiles();
   uint32_t* out = const_cast<uint32_t*>(data());
   const IndexedRows<const Bf16> source{rows, row_stride, index};
   for (int64_t k = 0; k < depth; k += 2) {
-    expert_tiles()->pack_pair(source.row(k), k + 1 < depth ? source.row(k + 1) : nullptr, columns, pairs() * kLanes,
-                              out + k / 2 * kLanes);
+    tiles.pack_pair(source.row(k), k + 1 < depth ? source.row(k + 1) : nullptr, columns, pairs() * kLanes,
+                    out + k / 2 * kLanes);
   }
 }
 
