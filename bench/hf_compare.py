@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times ExpertMesh against Hugging Face transformers with PyTorch on the bench-size Qwen3-MoE, in one interleaved run.
+"""Times ExpertMesh against Hugging Face transformers with PyTorch on the bench-size models, in one interleaved run.
 
-  bench/hf_compare.py EXPERTMESH [--rounds N] [--steps N] [--page FILE] [key=value ...]
+  bench/hf_compare.py EXPERTMESH [--kind qwen3_moe|qwen3_5_moe_text] [--rounds N] [--steps N] [--page FILE] [key=value ...]
 
 Run it with the python that tests/golden/setup_reference.sh prints. Each round runs, one after the other, so that a slow minute
 of the machine meets all of them:
@@ -17,49 +17,31 @@ Markdown. `key=value` are keys of ours, e.g. dist_config.ep_size=1.
 import argparse
 import json
 import os
-import platform
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-HF_REF = os.path.join(ROOT, "tests", "golden", "hf_ref.py")
+import peer
+from peer import run
+
 TOKENS, BATCH, VOCAB = 512, 4, 151936
-GOALS = [("tokens/s against hf", "ours", "hf", "tokens_per_s", 2.0), ("tokens/s against hf-fsdp2", "ours", "hf-fsdp2", "tokens_per_s", 2.5),
-         ("memory of ours against hf", "ours", "hf", "peak_rss_mib", 0.5),
-         ("memory of ours-fp32 against hf", "ours-fp32", "hf", "peak_rss_mib", 0.8)]
-
-
-def run(command, **environment):
-    """Output and peak resident memory in MiB of a program that must succeed."""
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment})
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        text = output.read()
-    if process.returncode:
-        sys.exit("hf_compare: %s\n%s\nexit code %d" % (" ".join(command), text, process.returncode))
-    return text, usage.ru_maxrss // 1024
-
-
-def make_model(folder, size):
-    out = os.path.join(folder, size)
-    run([sys.executable, HF_REF, "make", "qwen3_moe", out, "--size", size, "--dtype", "bfloat16"])
-    return out
+# kind -> how its bench-size model reads, and what is asked of the four ratios: tokens/s against hf and hf-fsdp2, memory of ours and
+# of ours-fp32 against hf.
+MODELS = {
+    "qwen3_moe": ("Qwen3-MoE, hidden 512, 8 layers, 64 experts, top-8, expert width 192, vocabulary 151,936 (tied), bf16", (2.0, 2.5, 0.5, 0.8)),
+    "qwen3_5_moe_text": ("Qwen3.5-MoE, hidden 512, 8 layers (2 of full attention), 64 experts, top-8, expert and shared width 128, vocabulary 151,936 "
+                         "(tied), bf16", (3.0, 3.7, 0.5, 0.8)),
+}
+RATIOS = [("tokens/s against hf", "ours", "hf", "tokens_per_s"), ("tokens/s against hf-fsdp2", "ours", "hf-fsdp2", "tokens_per_s"),
+          ("memory of ours against hf", "ours", "hf", "peak_rss_mib"), ("memory of ours-fp32 against hf", "ours-fp32", "hf", "peak_rss_mib")]
 
 
 def make_rows(folder, name, count, tokens, vocab):
     """The same sequences twice: for hf_ref.py (input_ids) and for us (labels too)."""
-    rng = random.Random(1)
     path = os.path.join(folder, name + ".jsonl")
-    with open(path, "w") as file:
-        for _ in range(count):
-            ids = [rng.randrange(vocab) for _ in range(tokens)]
-            file.write(json.dumps(dict(input_ids=ids, labels=ids)) + "\n")
+    peer.write_jsonl(path, [dict(input_ids=ids, labels=ids) for ids in peer.random_ids(1, count, tokens, vocab)])
     info = os.path.join(folder, name + ".yaml")
     with open(info, "w") as file:
         json.dump({"rows": {"path": path, "source": "local", "converter": "tokenized"}}, file)
@@ -67,7 +49,7 @@ def make_rows(folder, name, count, tokens, vocab):
 
 
 def time_hf(model, rows, steps, ranks):
-    command = [sys.executable, HF_REF, "bench", model, "--rows", rows, "--steps", str(steps), "--batch",
+    command = [sys.executable, peer.HF_REF, "bench", model, "--rows", rows, "--steps", str(steps), "--batch",
                str(BATCH // ranks), "--ranks", str(ranks), "--threads", str(2 // ranks)]
     text, peak = run(command, OMP_NUM_THREADS=str(2 // ranks))
     result = json.loads(text.splitlines()[-1])
@@ -111,7 +93,7 @@ def time_ours(program, model, info, folder, steps, master_weights, overrides):
 
 def time_start(program, folder):
     """Seconds from exec to the first line of trainer_log.jsonl, the median of five."""
-    model = make_model(folder, "tiny")
+    model = peer.make_model(folder, "qwen3_moe", "tiny")
     _, info = make_rows(folder, "tiny_rows", 8, 32, 512)
     seconds = []
     for attempt in range(5):
@@ -141,30 +123,19 @@ def summarise(rounds):
     return result
 
 
-def cpu_name():
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
-def page_of(result, start_s, arguments, version):
-    lines = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Against Hugging Face transformers", "",
-             "Made by `bench/hf_compare.py` on %s." % time.strftime("%Y-%m-%d"), "",
-             "* Hardware: %s, %d cores used." % (cpu_name(), os.cpu_count()),
-             "* Build: %s." % version,
-             "* Model: Qwen3-MoE, hidden 512, 8 layers, 64 experts, top-8, expert width 192, vocabulary 151,936 (tied), bf16.",
+def page_of(result, start_s, arguments):
+    lines = peer.page_head("Against Hugging Face transformers: " + arguments.kind, arguments.expertmesh) + [
+             "* Model: %s." % MODELS[arguments.kind][0],
              "* Work: full-parameter AdamW, %d sequences of %d tokens a step, %d steps, the best of all but the first; "
              "medians of %d interleaved rounds." % (BATCH, TOKENS, arguments.steps, arguments.rounds),
-             "* Peer: transformers 5.24.0 on torch 2.11.0, grouped_mm experts, SDPA attention.",
+             "* Peer: %s, grouped_mm experts, SDPA attention." % peer.PEER,
              "* Settings of ours beside the script's: %s." % (" ".join(arguments.overrides) or "none"), "",
              "| run | tokens/s | peak memory, MiB | loss of the first and last step |", "|---|---|---|---|"]
     for name, row in result.items():
         lines.append("| %s | %.0f | %.0f | %.4f, %.4f |" % (name, row["tokens_per_s"], row["peak_rss_mib"],
                                                             row["losses"][0], row["losses"][-1]))
     lines += ["", "| goal | reached | wanted |", "|---|---|---|"]
-    for text, ours, theirs, key, wanted in GOALS:
+    for (text, ours, theirs, key), wanted in zip(RATIOS, MODELS[arguments.kind][1], strict=True):
         ratio = result[ours][key] / result[theirs][key]
         lines.append("| %s | %.2fx | %s %.1fx |" % (text, ratio, "at least" if key == "tokens_per_s" else "at most", wanted))
     lines.append("| exec to first logged step, tiny model | %.2f s | under 1 s |" % start_s)
@@ -177,12 +148,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("expertmesh", help="the program")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys of our configuration")
+    parser.add_argument("--kind", choices=MODELS, default="qwen3_moe")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--page", help="write the result as Markdown")
     arguments = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
-        model = make_model(folder, "bench")
+        model = peer.make_model(folder, arguments.kind, "bench")
         rows, info = make_rows(folder, "rows", BATCH * arguments.steps, TOKENS, VOCAB)
         start_s = time_start(arguments.expertmesh, folder)
         contenders = {
@@ -200,8 +172,7 @@ def main():
                 rounds[-1][name] = contender()
                 print("round %d %-9s %8.0f tokens/s  %6.0f MiB" % (number + 1, name, rounds[-1][name]["tokens_per_s"],
                                                                   rounds[-1][name]["peak_rss_mib"]), flush=True)
-    version = run([arguments.expertmesh, "version"])[0].splitlines()[0]
-    page = page_of(summarise(rounds), start_s, arguments, version)
+    page = page_of(summarise(rounds), start_s, arguments)
     print("\n" + page)
     if arguments.page:
         with open(arguments.page, "w") as file:
