@@ -87,8 +87,8 @@ class Trainer {
             .cutoff_len = static_cast<int>(config_.data.cutoff_len)};
   }
 
-  // Every collective of a step once, with zero gradients: connections are made and buffers allocated before the clock
-  // starts, and a mesh that cannot work fails here.
+  // The reductions of a step once, with zero gradients: connections are made before the clock starts, and a mesh that
+  // cannot work fails here.
   void warm_up() {
     for (shard::Parameter* parameter : model_.parameters()) parameter->ensure_grad();
     shard::finish_reductions(model_.parameters());
