@@ -4,16 +4,20 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randn_like.h>
+#include <ATen/ops/softplus.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <array>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -135,6 +139,15 @@ Tensors gradients(const Operators& ops, const Tensors& inputs, const Documents& 
   return result;
 }
 
+// One document of a pack.
+Tensors document(const Tensors& inputs, const Documents& cu, size_t index) {
+  const int64_t begin = cu[index], length = cu[index + 1] - begin;
+  Tensors part;
+  for (size_t i = 0; i < kState; ++i) part.push_back(inputs[i].narrow(0, begin, length));
+  part.push_back(inputs[kState].narrow(0, static_cast<int64_t>(index), 1));
+  return part;
+}
+
 const std::vector<Documents> kDocuments = {{0, 1},       {0, 2, 2, 5},    {0, 15, 31}, {0, 16, 33},
                                            {0, 63, 127}, {0, 65, 65, 66}, {0, 197},    {0, 0}};
 const std::vector<Sizes> kSizes = {{1, 1, 16, 16}, {2, 4, 16, 32}, {1, 3, 10, 7}, {2, 2, 40, 24}};
@@ -217,15 +230,44 @@ TEST_P(GatedDelta, DocumentsDoNotSeeEachOther) {
   const Documents cu = {0, 80, 83, 200};
   const Tensors inputs = rounded(random_inputs(cu, {2, 4, 32, 16}), at::kFloat);
   const GatedDeltaResult packed = ops_.gated_delta_rule(input_of(inputs, cu));
-  for (int64_t b = 0; b < 3; ++b) {
-    const int64_t begin = cu[static_cast<size_t>(b)], length = cu[static_cast<size_t>(b) + 1] - begin;
+  for (size_t b = 0; b + 1 < cu.size(); ++b) {
+    const int64_t begin = cu[b], length = cu[b + 1] - begin;
     const Documents alone = {0, length};
-    Tensors part;
-    for (size_t i = 0; i < kState; ++i) part.push_back(inputs[i].narrow(0, begin, length));
-    part.push_back(inputs[kState].narrow(0, b, 1));
-    const GatedDeltaResult got = ops_.gated_delta_rule(input_of(part, alone));
+    const GatedDeltaResult got = ops_.gated_delta_rule(input_of(document(inputs, cu, b), alone));
     EXPECT_TRUE(at::equal(got.out_TVE, packed.out_TVE.narrow(0, begin, length))) << "document " << b;
-    EXPECT_TRUE(at::equal(got.final_state_BVDE[0], packed.final_state_BVDE[b])) << "document " << b;
+    EXPECT_TRUE(at::equal(got.final_state_BVDE[0], packed.final_state_BVDE[static_cast<int64_t>(b)]))
+        << "document " << b;
+  }
+}
+
+// Wherever in a chunk a document begins or ends: values and gradients of a pack are those of its documents, to the bit.
+TEST_P(GatedDelta, BordersAtEveryOffset) {
+  at::manual_seed(10);
+  for (const int64_t chunk_size : {16, 32, 64}) {
+    for (int64_t offset = 0; offset < chunk_size; ++offset) {
+      const Documents cu = {0, offset, offset + 1, offset + 3, offset + 6, offset + 7 + chunk_size};
+      const Tensors inputs = rounded(random_inputs(cu, {1, 2, 16, 16}), at::kFloat);
+      const GatedDeltaResult packed = ops_.gated_delta_rule(input_of(inputs, cu, chunk_size));
+      const Probe probe(packed);
+      const Tensors grads = gradients(ops_, inputs, cu, chunk_size, probe);
+      for (size_t b = 0; b + 1 < cu.size(); ++b) {
+        const auto index = static_cast<int64_t>(b);
+        const Documents alone = {0, cu[b + 1] - cu[b]};
+        const Tensors part = document(inputs, cu, b), wanted = document(grads, cu, b);
+        const GatedDeltaResult got = ops_.gated_delta_rule(input_of(part, alone, chunk_size));
+        EXPECT_TRUE(at::equal(got.out_TVE, packed.out_TVE.narrow(0, cu[b], alone[1]))) << offset << ", document " << b;
+        EXPECT_TRUE(at::equal(got.final_state_BVDE[0], packed.final_state_BVDE[index])) << offset;
+        Probe own = probe;
+        own.out = probe.out.narrow(0, cu[b], alone[1]);
+        own.state = probe.state.narrow(0, index, 1);
+        const Tensors own_grads = gradients(ops_, part, alone, chunk_size, own);
+        for (size_t i = 0; i < kNumInputs; ++i) {
+          if (part[i].numel() == 0) continue;
+          EXPECT_TRUE(at::equal(own_grads[i], wanted[i]))
+              << kNames[i] << ", document " << b << " after " << cu[b] << " tokens, chunks of " << chunk_size;
+        }
+      }
+    }
   }
 }
 
@@ -318,6 +360,55 @@ TEST_P(GatedDelta, TakesRowsThatAreApart) {
 
 INSTANTIATE_TEST_SUITE_P(Kernels, GatedDelta, testing::Values(&native_operators(), &reference_operators()),
                          [](const auto& instance) { return std::string(instance.param->name); });
+
+double largest_error(const at::Tensor& got, const at::Tensor& wanted) {
+  return ((got.to(at::kDouble) - wanted).abs().max() / wanted.abs().max()).item<double>();
+}
+
+// What the gradients of log-decays g = -e^A_log softplus(a + dt_bias) become for the parameters behind them.
+std::map<std::string, at::Tensor> behind(const at::Tensor& grad_g_TV, const Tensors& decay_parameters) {
+  Tensors leaves;
+  for (const at::Tensor& x : decay_parameters) leaves.push_back(x.detach().clone().set_requires_grad(true));
+  torch::autograd::backward({-at::exp(leaves[0]) * at::softplus(leaves[2] + leaves[1])}, {grad_g_TV.to(at::kDouble)});
+  return {{"g", grad_g_TV}, {"A_log", leaves[0].grad()}, {"dt_bias", leaves[1].grad()}, {"a", leaves[2].grad()}};
+}
+
+// Decays of e^-10 to e^-25 a token, everywhere or between weak ones, as the initial numbers of a model give them. Their
+// gradients are as small as they are: nothing larger may pass through the sums. The bound is the kernel's alone: in fp32
+// the reference, which takes decays from sums, is up to 3e-3 off. tests/golden/strong_decays.py draws the same numbers
+// for transformers; the figures of both are in docs/results/strong_decays.md.
+TEST(StrongDecays, CostNoDigits) {
+  Operators by_token = reference_operators();
+  by_token.gated_delta_rule = by_token.gated_delta_step;
+  const Documents cu = {0, 90, 130, 220};
+  for (const double spread : {0.5, 4.0}) {  // of a; 0.5: strong everywhere
+    at::manual_seed(11);
+    Tensors inputs = random_inputs(cu, {2, 4, 16, 16});
+    const std::vector<double> rates = {8.0, 10.0, 13.0, 16.0};
+    const Tensors decay_parameters = {at::tensor(rates, at::kDouble).log(),
+                                      at::tensor({1.0, 1.0, 1.0, 1.0}, at::kDouble),
+                                      at::randn({cu.back(), 4}, at::kDouble) * spread};
+    inputs[kG] = -at::exp(decay_parameters[0]) * at::softplus(decay_parameters[2] + decay_parameters[1]);
+    inputs[kState] = at::Tensor();
+    inputs = rounded(inputs, at::kFloat);
+    const Tensors wide = rounded(inputs, at::kDouble);
+    const Probe probe(recurrence(wide, cu));
+    const auto parts_of = [&](const Operators& ops, const Tensors& x, int64_t chunk_size) {
+      return behind(gradients(ops, x, cu, chunk_size, probe)[kG], decay_parameters);
+    };
+    const auto exact = parts_of(by_token, wide, 64);
+    for (const int64_t chunk_size : {16, 32, 64}) {
+      const auto native = parts_of(native_operators(), inputs, chunk_size);
+      const auto reference = parts_of(reference_operators(), inputs, chunk_size);
+      for (const auto& [name, wanted] : exact) {
+        const double error = largest_error(native.at(name), wanted), usual = largest_error(reference.at(name), wanted);
+        RecordProperty("spread " + std::to_string(spread) + ", chunk " + std::to_string(chunk_size) + ", " + name,
+                       std::to_string(error * 1e6) + "e-6, reference " + std::to_string(usual * 1e6) + "e-6");
+        EXPECT_LE(error, 1e-6) << name << ", spread " << spread << ", chunks of " << chunk_size;
+      }
+    }
+  }
+}
 
 // The reference in fp64 along random directions.
 TEST(GatedDeltaReference, GradientsAreFiniteDifferences) {

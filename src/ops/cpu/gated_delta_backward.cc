@@ -5,7 +5,9 @@
 //   dQ += (f dO) S^T + (dA W) K            dK += (to_end X) dS^T + Z S^T + (dA W)^T Q + (G + G^T) K, G = -beta dN W
 //   dS <- total dS + Q^T (f dO) + K^T Z
 // dA W and G are summed over the value heads of the key head before they meet K and Q. A decay's gradient is that of
-// its logarithm: each entry of A and N times its gradient counts for the tokens after its column up to its row.
+// its logarithm: each entry of A and N times its gradient counts for the tokens after its column up to its row. What a
+// token's decay is no part of never enters its sum, not even to be taken away again: past a strong decay little is
+// left, and the gradient is as small.
 #include "ops/cpu/gated_delta_tiles.h"
 
 namespace expertmesh::ops::cpu {
@@ -38,10 +40,12 @@ struct BackwardTiles {
   }
 };
 
-// Gradients of the logarithms of the decays from the start to each token (sums of g), and of the betas.
+// Gradients of the betas, and of the logarithms of decays: over each token from those before it to it and later ones,
+// from the start to each token, from each token to the end, and over the whole chunk.
 struct GateGradients {
-  float log_decay[kMaxDeltaChunk], beta[kMaxDeltaChunk];
-  float log_total;  // of the decay over the whole chunk
+  float beta[kMaxDeltaChunk];
+  float log_across[kMaxDeltaChunk], log_from_start[kMaxDeltaChunk], log_to_end[kMaxDeltaChunk];
+  float log_total;
 };
 
 EXPERTMESH_INLINE IntVec lane_numbers(int64_t first) {
@@ -53,9 +57,9 @@ EXPERTMESH_INLINE IntVec lane_numbers(int64_t first) {
 // From the gradients of A and N to those of Q K^T, K K^T, the decays between tokens and the betas.
 EXPERTMESH_INLINE void unmix_tokens(const DeltaGates& gates, int64_t token_row, int64_t rows, BackwardTiles& tiles,
                                     GateGradients& grads) {
-  float column_sums[kMaxDeltaChunk] = {};
-  for (int64_t i = 0; i < rows; ++i) {
-    Vec row_sum = splat(0.0F), beta_sum = splat(0.0F);
+  float column_sums[kMaxDeltaChunk] = {};  // of the rows from i on
+  for (int64_t i = rows - 1; i >= 0; --i) {
+    Vec across = splat(0.0F), beta_sum = splat(0.0F);
     for (int64_t c = 0; c <= i; c += kLanes) {
       const int64_t at = i * token_row + c;
       const Vec weight = load(tiles.w + at), grad_a = load(tiles.grad_a + at), grad_n = load(tiles.grad_n + at);
@@ -64,25 +68,25 @@ EXPERTMESH_INLINE void unmix_tokens(const DeltaGates& gates, int64_t token_row, 
       store(tiles.grad_qk + at, load(tiles.grad_qk + at) + grad_a * weight);
       store(tiles.grad_kk + at, load(tiles.grad_kk + at) - mixed * gates.beta[i]);
       beta_sum += mixed * load(tiles.keys.kk + at);
-      const Vec both = below ? grad_a * load(tiles.a + at) + grad_n * load(tiles.n + at) : splat(0.0F);
-      row_sum += both;
-      store(column_sums + c, load(column_sums + c) + both);
+      const Vec both = grad_a * load(tiles.a + at) + grad_n * load(tiles.n + at);
+      const Vec column = load(column_sums + c) + (below ? both : splat(0.0F));
+      store(column_sums + c, column);
+      across += below ? column : splat(0.0F);
     }
-    grads.log_decay[i] = sum(row_sum);
+    grads.log_across[i] = sum(across);
     grads.beta[i] = -sum(beta_sum);
   }
-  for (int64_t i = 0; i < rows; ++i) grads.log_decay[i] -= column_sums[i];
 }
 
 // The tokens' part of the state after the chunk: into dX, dK and the decays to the end. tiles.y is dX so far.
 EXPERTMESH_INLINE void add_state_update(const DeltaLayout& layout, const DeltaGates& gates, int64_t rows,
-                                        const float* grad_state, BackwardTiles& tiles, float* log_to_end) {
+                                        const float* grad_state, BackwardTiles& tiles, GateGradients& grads) {
   const int64_t row = layout.value_row, cols = layout.values;
   zero_rows(tiles.work, rows, row);
   multiply_add({tiles.keys.k, layout.key_row, 1}, grad_state, row, tiles.work, row, rows, cols, layout.keys);
   for (int64_t r = 0; r < rows; ++r) {
     float *from = tiles.work + r * row, *x = tiles.x + r * row, *y = tiles.y + r * row;
-    log_to_end[r] = gates.to_end[r] * dot(from, x, cols);
+    grads.log_to_end[r] = gates.to_end[r] * dot(from, x, cols);
     for (int64_t i = 0; i < cols; i += kLanes) {
       store(y + i, load(y + i) + load(from + i) * gates.to_end[r]);
       store(from + i, load(x + i) * gates.to_end[r]);
@@ -103,7 +107,7 @@ EXPERTMESH_INLINE void add_state_reads(const DeltaLayout& layout, const DeltaGat
     const float from_start = gates.from_start[r];
     const float read = from_start * dot(tiles.y + r * row, tiles.reads + r * row, cols);
     grads.beta[r] -= read;
-    grads.log_decay[r] -= gates.beta[r] * read;
+    grads.log_from_start[r] = -gates.beta[r] * read;
     for (int64_t i = 0; i < cols; i += kLanes) {
       const int64_t at = r * row + i;
       store(tiles.work + at, load(tiles.y + at) * (-gates.beta[r] * from_start));
@@ -118,7 +122,7 @@ EXPERTMESH_INLINE void add_state_reads(const DeltaLayout& layout, const DeltaGat
   for (int64_t r = 0; r < rows; ++r) {
     const float *from = tiles.reads_grad + r * key_row, *q = tiles.keys.q + r * key_row;
     float* to = tiles.grad_q + r * key_row;
-    grads.log_decay[r] += dot(from, q, layout.keys);
+    grads.log_from_start[r] += dot(from, q, layout.keys);
     for (int64_t i = 0; i < layout.keys; i += kLanes) store(to + i, load(to + i) + load(from + i));
   }
   if (has_grad_state) {
@@ -156,11 +160,10 @@ EXPERTMESH_INLINE void backward_head(const GatedDeltaTensors<T>& tensors, const 
   make_right_side(gates, tiles.values, has_state ? tiles.reads : nullptr, tiles.x, row, rows, cols);
   solve(tiles.n, token_row, tiles.x, row, rows, cols);
 
-  GateGradients grads;
-  float log_to_end[kMaxDeltaChunk] = {};
+  GateGradients grads = {};
   zero_rows(tiles.y, rows, row);
   add_lower_transposed_times(tiles.a, token_row, tiles.grad_out, tiles.y, row, rows, cols);
-  if (has_grad_state) add_state_update(layout, gates, rows, grad_state, tiles, log_to_end);
+  if (has_grad_state) add_state_update(layout, gates, rows, grad_state, tiles, grads);
   solve_transposed(tiles.n, token_row, tiles.y, row, rows, cols);
 
   transpose(tiles.x, row, rows, cols, tiles.x_transposed, token_row);
@@ -169,20 +172,21 @@ EXPERTMESH_INLINE void backward_head(const GatedDeltaTensors<T>& tensors, const 
   add_lower_product(tiles.grad_out, row, tiles.x_transposed, token_row, rows, cols, tiles.grad_a);
   add_lower_product(tiles.y, row, tiles.x_transposed, token_row, rows, cols, tiles.grad_n);
   unmix_tokens(gates, token_row, rows, tiles, grads);
-  grads.log_total = 0.0F;
   if (has_state) add_state_reads(layout, gates, rows, has_grad_state, grad_state, tiles, grads);
 
   for (int64_t r = 0; r < rows; ++r) {
     grads.beta[r] += dot(tiles.y + r * row, tiles.values + r * row, cols);
-    grads.log_decay[r] -= log_to_end[r];
-    grads.log_total += log_to_end[r];
   }
   scale_rows(tiles.y, row, rows, cols, gates.beta);
   store_tile(tiles.y, row, chunk.rows, layout.value_dim, tensors.grad_v + out_at, out_row);
-  float later = grads.log_total;  // a token's g counts for all tokens from it on, and for the end
+  float earlier = 0.0F, later = grads.log_total;  // what tokens before it send to the end, what later ones read
+  for (int64_t i = 0; i < chunk.rows; ++i) {
+    grads.log_across[i] += earlier;
+    earlier += grads.log_to_end[i];
+  }
   for (int64_t i = chunk.rows - 1; i >= 0; --i) {
-    later += grads.log_decay[i];
-    tensors.grad_g[gate_at + i * shape.value_heads] = later;
+    later += grads.log_from_start[i];
+    tensors.grad_g[gate_at + i * shape.value_heads] = grads.log_across[i] + later;
     tensors.grad_beta[gate_at + i * shape.value_heads] = grads.beta[i];
   }
 }
