@@ -34,6 +34,9 @@ std::vector<uint32_t> words_of(uint64_t seed) {
   return words;
 }
 
+// 53 bits of two words as a number in [0, 1).
+double uniform_of(uint32_t high, uint32_t low) { return ((high >> 5) * 67108864.0 + (low >> 6)) / 9007199254740992.0; }
+
 // Two independent normals from two uniform words.
 std::pair<float, float> box_muller(uint32_t a, uint32_t b) {
   const float uniform = (static_cast<float>(a) + 0.5F) * 0x1p-32F;  // never 0
@@ -109,8 +112,8 @@ std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed) {
 PythonRandom::PythonRandom(uint64_t seed) : engine_(Mt19937::from_key(words_of(seed))) {}
 
 double PythonRandom::random() {
-  const uint32_t high = engine_.next() >> 5, low = engine_.next() >> 6;
-  return (high * 67108864.0 + low) / 9007199254740992.0;
+  const uint32_t high = engine_.next(), low = engine_.next();
+  return uniform_of(high, low);
 }
 
 std::vector<int64_t> PythonRandom::choices(int64_t n, int64_t count) {
@@ -141,6 +144,12 @@ float RandomField::normal(uint64_t index) const {
   float value;
   fill_normal(index, {&value, 1}, 0, 1);
   return value;
+}
+
+double RandomField::uniform(uint64_t index) const {
+  const auto words = block(index / 2);
+  const size_t lane = index % 2 * 2;
+  return uniform_of(words[lane], words[lane + 1]);
 }
 
 void RandomField::fill_normal(uint64_t begin, std::span<float> out, float mean, float stddev) const {

@@ -41,12 +41,13 @@ class PythonRandom {
   Mt19937 engine_;
 };
 
-// An endless array of standard normal numbers, a pure function of (seed, name, index): any rank computes any part of a
-// tensor and gets what one rank alone would have got. Philox 4x32-10 and Box-Muller. Threads: any.
+// An endless array of random numbers, a pure function of (seed, name, index): any rank computes any part of a tensor
+// and gets what one rank alone would have got. Philox 4x32-10 and Box-Muller. Threads: any.
 class RandomField {
  public:
   RandomField(uint64_t seed, std::string_view name);
-  float normal(uint64_t index) const;
+  float normal(uint64_t index) const;    // standard normal
+  double uniform(uint64_t index) const;  // [0, 1), 53 bits
   // out[i] = mean + stddev * normal(begin + i)
   void fill_normal(uint64_t begin, std::span<float> out, float mean, float stddev) const;
 

@@ -64,6 +64,23 @@ TEST(RandomField, IsNormal) {
   EXPECT_NEAR(fourth / kCount, 3, 0.06);
 }
 
+TEST(RandomField, UniformNumbersFillTheUnitIntervalEvenly) {
+  constexpr int kCount = 200'000, kBins = 20;
+  const RandomField field(1, "row 0");
+  std::vector<int> bins(kBins, 0);
+  double neighbours = 0;
+  for (int i = 0; i < kCount; ++i) {
+    const double value = field.uniform(i);
+    ASSERT_TRUE(value >= 0 && value < 1) << value;
+    ++bins[static_cast<size_t>(value * kBins)];
+    neighbours += (value - 0.5) * (field.uniform(i + 1) - 0.5);
+  }
+  for (const int count : bins) EXPECT_NEAR(count, kCount / kBins, 500);  // five standard deviations
+  EXPECT_NEAR(neighbours / kCount, 0, 0.001);
+  EXPECT_EQ(field.uniform(7), RandomField(1, "row 0").uniform(7));
+  EXPECT_NE(field.uniform(7), RandomField(1, "row 1").uniform(7));
+}
+
 TEST(RandomField, SeedsAndNamesGiveUnrelatedNumbers) {
   const auto correlation = [](const RandomField& a, const RandomField& b) {
     double sum = 0;
