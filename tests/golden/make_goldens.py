@@ -192,9 +192,8 @@ def summarise(source, target, num_samples):
     os.chmod(target, 0o644)
 
 
-def router_margin(model_dir, rows):
+def router_margin(model, rows):
     """The smallest gap between the last chosen and the first rejected probability: a tiny one makes a golden brittle."""
-    model = hf_ref.load(model_dir).eval()
     gaps = []
 
     def look(module, inputs, output):
@@ -202,21 +201,22 @@ def router_margin(model_dir, rows):
         top = torch.softmax(logits.float(), -1).topk(module.top_k + 1, -1).values
         gaps.append((top[:, -2] - top[:, -1]).min().item())
 
-    for name, module in model.named_modules():
-        if name.endswith("mlp.gate"):
-            module.register_forward_hook(look)
+    hooks = [module.register_forward_hook(look) for name, module in model.named_modules() if name.endswith("mlp.gate")]
     with torch.no_grad():
         for row in rows:
             model(input_ids=torch.tensor([row["input_ids"]]))
+    for hook in hooks:
+        hook.remove()
     return min(gaps)
 
 
 def make_inputs(model_dir, vocab, seed):
     """Batches and rows whose routing is clear: two right programs may differ in the last bits of a probability."""
+    model = hf_ref.load(model_dir).eval()
     for attempt in range(20):
         rng = random.Random(1000 * attempt + seed)
         batches, rows = make_batches(vocab, rng, seed), make_rows(vocab, rng)
-        gap = router_margin(model_dir, rows + [s for step in batches for s in step["samples"]])
+        gap = router_margin(model, rows + [s for step in batches for s in step["samples"]])
         if gap > 4e-6:
             return batches, rows, gap
     raise RuntimeError("no inputs with clear routing were found")
@@ -231,6 +231,23 @@ def read_jsonl(path):
         return [json.loads(line) for line in file]
 
 
+def folder_of(name):
+    return os.path.join(HERE, family_of(GOLDENS[name]), name)
+
+
+def num_ids(spec):
+    """Ids that samples are made of: the last ones of a model with a vision tower stand for images."""
+    return config_of(spec).get_text_config().vocab_size - (4 if kind_of(spec) == "qwen3_5_moe" else 0)
+
+
+def write_model(golden, folder):
+    """config.json and weights of a golden as a model directory."""
+    shutil.copy(os.path.join(golden, "config.json"), folder)
+    tensors = rule.load(os.path.join(golden, "weights.json"))
+    save_file({k: torch.from_numpy(v) for k, v in tensors.items()}, os.path.join(folder, "model.safetensors"),
+              metadata={"format": "pt"})
+
+
 def make(name, spec, out):
     config_dict = config_json(spec)
     os.makedirs(out)
@@ -239,17 +256,11 @@ def make(name, spec, out):
         file.write("\n")
     config = config_of(spec)
     num_samples = NUM_SAMPLES[family_of(spec)]
-    # The last ids of a model with a vision tower stand for images.
-    text = config.get_text_config()
-    num_ids = text.vocab_size - (4 if kind_of(spec) == "qwen3_5_moe" else 0)
     plan = weight_plan(config, spec)
     write_plan(plan, os.path.join(out, "weights.json"))
     with tempfile.TemporaryDirectory() as scratch:
-        shutil.copy(os.path.join(out, "config.json"), scratch)
-        tensors = rule.load(os.path.join(out, "weights.json"))
-        save_file({k: torch.from_numpy(v) for k, v in tensors.items()}, os.path.join(scratch, "model.safetensors"),
-                  metadata={"format": "pt"})
-        batches, rows, gap = make_inputs(scratch, num_ids, spec["seed"])
+        write_model(out, scratch)
+        batches, rows, gap = make_inputs(scratch, num_ids(spec), spec["seed"])
         write_jsonl(batches, os.path.join(out, "batches.jsonl"))
         write_jsonl(rows, os.path.join(out, "rows.jsonl"))
         scored = os.path.join(scratch, "score.jsonl")
@@ -262,7 +273,7 @@ def make(name, spec, out):
             traced, kept = os.path.join(scratch, optim), os.path.join(out, optim)
             os.makedirs(kept)
             hf_ref.trace(SimpleNamespace(model=scratch, batches=os.path.join(out, "batches.jsonl"), out=traced,
-                                         optim=optim, lr=lr, max_norm=1.0, wd=0.01))
+                                         optim=optim, lr=lr, max_norm=1.0, wd=0.01, dtype="float32"))
             trace = read_jsonl(os.path.join(traced, "trace.jsonl"))
             norms += [row["grad_norm"] for row in trace]
             write_jsonl([dict(step=r["step"], loss=rounded(r["loss"]), grad_norm=rounded(r["grad_norm"]))
@@ -279,7 +290,7 @@ def main():
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     for name in sys.argv[1:] or GOLDENS:
-        out = os.path.join(HERE, family_of(GOLDENS[name]), name)
+        out = folder_of(name)
         shutil.rmtree(out, ignore_errors=True)
         make(name, GOLDENS[name], out)
 
