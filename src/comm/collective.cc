@@ -134,6 +134,16 @@ Collective make_barrier(std::string_view tag) {
   return collective;
 }
 
+Collective make_window(std::span<void* const> buffers, std::string_view tag) {
+  Collective collective;
+  collective.op = Op::kWindow;
+  collective.tag = tag;
+  collective.window.assign(buffers.begin(), buffers.end());
+  collective.elements = static_cast<int64_t>(buffers.size());
+  collective.shape = mix(0, buffers.size());
+  return collective;
+}
+
 bool agree(const Collective& a, const Collective& b) { return a.op == b.op && a.shape == b.shape && a.tag == b.tag; }
 
 std::string describe(const Collective& collective) {
@@ -150,6 +160,8 @@ std::string describe(const Collective& collective) {
       return text + fmt::format(" (rows of {} bytes)", collective.exchange.row_bytes);
     case Op::kBroadcast:
       return text + fmt::format(" ({} bytes from rank {} of the group)", collective.bytes, collective.root);
+    case Op::kWindow:
+      return text + fmt::format(" ({} buffers)", collective.window.size());
     case Op::kBarrier:
       return text;
   }

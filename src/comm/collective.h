@@ -34,6 +34,7 @@ struct Collective {
   std::vector<AllReducePart> all_reduce;
   AllToAllPart exchange;
   std::span<std::byte> data;  // broadcast
+  std::vector<void*> window;
 
   DType dtype = DType::kU8;  // of the first part, for messages
   int64_t elements = 0;      // all parts of the whole tensor; rows sent for all_to_all
@@ -47,6 +48,7 @@ Collective make_all_reduce(std::vector<AllReducePart> parts, ReduceOp op, std::s
 Collective make_all_to_all(AllToAllPart part, int size, std::string_view tag);
 Collective make_broadcast(std::span<std::byte> data, int root, int size, std::string_view tag);
 Collective make_barrier(std::string_view tag);
+Collective make_window(std::span<void* const> buffers, std::string_view tag);
 
 // Same op, tag and sizes on both ranks.
 bool agree(const Collective& a, const Collective& b);

@@ -5,6 +5,11 @@
 
 namespace expertmesh::comm {
 
+std::unique_ptr<Window> Group::open_window(std::span<void* const> /*buffers*/, std::string_view tag) {
+  EXPERTMESH_CHECK(false, "{}: ranks of axis {} do not share memory", tag, name());
+  return nullptr;
+}
+
 double Group::all_reduce_double(double value, ReduceOp op, std::string_view tag) {
   all_reduce({{.data = &value, .count = 1, .dtype = DType::kF64}}, op, tag);
   return value;

@@ -69,6 +69,18 @@ class Work {
   virtual void wait() = 0;
 };
 
+// The members' buffers, open to all of them: read and written in place, without a copy. From open_window() to close(),
+// in which no other call of the group is waited for. Who writes where is agreed beforehand; closing meets the members:
+// all that they wrote is there, and nobody uses this rank's buffers any more.
+// Errors: one that is destroyed while its rank unwinds ends the job, and its buffers stay until no peer uses them.
+class Window {
+ public:
+  virtual ~Window() = default;
+  // Buffer `index` of group rank `member`, as given there.
+  virtual void* buffer(int member, size_t index) const = 0;
+  virtual void close() = 0;
+};
+
 class Group {
  public:
   virtual ~Group() = default;
@@ -87,6 +99,11 @@ class Group {
   virtual std::unique_ptr<Work> all_to_all_async(AllToAllPart part, std::string_view tag) = 0;
   virtual std::unique_ptr<Work> broadcast_async(std::span<std::byte> data, int root, std::string_view tag) = 0;
   virtual void barrier(std::string_view tag) = 0;
+
+  // Whether the members see each other's memory, so that open_window() may be called; equal on all of them.
+  virtual bool shares_memory() const { return false; }
+  // As many buffers on every rank; nullptr where a rank has nothing.
+  virtual std::unique_ptr<Window> open_window(std::span<void* const> buffers, std::string_view tag);
 
   void all_gather(std::vector<GatherPart> parts, std::string_view tag) {
     all_gather_async(std::move(parts), tag)->wait();

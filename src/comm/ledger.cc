@@ -52,6 +52,8 @@ std::string_view op_name(Op op) {
       return "broadcast";
     case Op::kBarrier:
       return "barrier";
+    case Op::kWindow:
+      return "window";
   }
   return "unknown";
 }

@@ -17,7 +17,7 @@
 namespace expertmesh::comm {
 
 // What a collective does; `describe` gives "all_to_all", ...
-enum class Op : uint8_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kBarrier };
+enum class Op : uint8_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kBarrier, kWindow };
 std::string_view op_name(Op op);
 
 class Ledger {

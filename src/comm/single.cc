@@ -14,9 +14,22 @@ struct DoneWork : Work {
   void wait() override {}
 };
 
+struct SingleWindow : Window {
+  explicit SingleWindow(std::span<void* const> own) : buffers(own.begin(), own.end()) {}
+  void* buffer(int /*member*/, size_t index) const override { return buffers[index]; }
+  void close() override {}
+
+  std::vector<void*> buffers;
+};
+
 class SingleGroup : public PostingGroup {
  public:
   SingleGroup(std::string name, int member) : PostingGroup(std::move(name), {member}, 0) {}
+
+  bool shares_memory() const override { return true; }
+  std::unique_ptr<Window> open_window(std::span<void* const> buffers, std::string_view /*tag*/) override {
+    return std::make_unique<SingleWindow>(buffers);
+  }
 
  protected:
   std::unique_ptr<Work> post(Collective collective) override {

@@ -219,6 +219,7 @@ Layout layout_of(const Collective& collective, int size, int rank) {
     case Op::kBroadcast:
       return same_for_all(Route::kBroadcast, padded(static_cast<int64_t>(collective.data.size())), size);
     case Op::kBarrier:
+    case Op::kWindow:
       break;
   }
   return same_for_all(Route::kAllGather, 0, size);
@@ -316,6 +317,7 @@ void unpack(const Collective& collective, const Layout& layout, int rank, const 
       }
       return;
     case Op::kBarrier:
+    case Op::kWindow:
       return;
   }
 }

@@ -355,6 +355,36 @@ inline void check_async(World& world) {
   }
 }
 
+// Every rank reads all peers' numbers and leaves its own with each of them, again and again and with calls in flight.
+inline void check_window(World& world) {
+  Group& group = world.all();
+  if (!group.shares_memory()) return;
+  const int size = world.size();
+  for (int round = 0; round < 40; ++round) {
+    std::vector<int64_t> mine(1000, world.rank() + 100 * round);
+    std::vector<int64_t> visits(static_cast<size_t>(size), -1);
+    std::vector<float> ones{1.0F};
+    const auto pending = group.all_reduce_async({{.data = ones.data(), .count = 1}}, ReduceOp::kSum, "before");
+    void* const buffers[] = {mine.data(), round % 2 == 0 ? visits.data() : nullptr};
+    const auto window = group.open_window(buffers, "visit");
+    for (int peer = 0; peer < size; ++peer) {
+      const auto* theirs = static_cast<const int64_t*>(window->buffer(peer, 0));
+      EXPECT_EQ(theirs[0], peer + 100 * round);
+      EXPECT_EQ(theirs[999], peer + 100 * round);
+      auto* target = static_cast<int64_t*>(window->buffer(peer, 1));
+      EXPECT_EQ(target == nullptr, round % 2 == 1);
+      if (target != nullptr) target[world.rank()] = theirs[0] * world.rank();
+    }
+    window->close();
+    std::fill(mine.begin(), mine.end(), -7);
+    pending->wait();
+    EXPECT_EQ(ones[0], static_cast<float>(size));
+    for (int peer = 0; round % 2 == 0 && peer < size; ++peer) {
+      EXPECT_EQ(visits[static_cast<size_t>(peer)], (world.rank() + 100 * round) * peer);
+    }
+  }
+}
+
 inline void check_wait_twice(World& world) {
   int64_t value = 1;
   const auto work =
@@ -434,6 +464,7 @@ inline const std::vector<Check>& all_checks() {
       {"Conveniences", check_conveniences},
       {"Async", check_async},
       {"WaitTwice", check_wait_twice},
+      {"Window", check_window},
       {"Groups", check_groups},
   };
   return list;

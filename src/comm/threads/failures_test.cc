@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -90,6 +91,46 @@ TEST(Failures, ReturningEarlyIsAnErrorNotAHang) {
   EXPECT_THAT(outcome.error->message(), HasSubstr("rank 2 ended its work while axis world: rank "));
   EXPECT_THAT(outcome.error->message(), HasSubstr("barrier #2 (step 5)"));
   EXPECT_LT(outcome.seconds, 5.0);
+}
+
+// The buffers of a rank that throws stay until the peers that read them close their windows or unwind, too.
+TEST(Failures, AWindowKeepsTheBuffersOfARankThatThrows) {
+  std::atomic<int> num_alive{0};
+  struct Buffer {
+    explicit Buffer(std::atomic<int>& alive) : count(alive) { ++count; }
+    ~Buffer() { --count; }
+    std::atomic<int>& count;
+    std::vector<int> values = std::vector<int>(100000, 5);
+  };
+  const Outcome outcome = run(3, [&](World& world) {
+    Buffer buffer(num_alive);
+    void* const own[] = {buffer.values.data()};
+    const auto window = world.all().open_window(own, "experts");
+    if (world.rank() == 1) throw make_error(Code::kData, "data/row", "row 7 is bad");
+    for (int round = 0; round < 20; ++round) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_EQ(num_alive, 3);
+      EXPECT_EQ(static_cast<const int*>(window->buffer(1, 0))[99999], 5);
+    }
+    window->close();
+  });
+  ASSERT_TRUE(outcome.error);
+  EXPECT_EQ(outcome.error->code(), Code::kData);
+  EXPECT_EQ(outcome.error->rank(), 1);
+  ASSERT_EQ(outcome.consequences.size(), 2U);
+  EXPECT_THAT(outcome.consequences[0].message(), HasSubstr("window #1 (experts)"));
+  EXPECT_LT(outcome.seconds, 5.0);
+}
+
+TEST(Failures, AWindowOfOtherBuffersIsNamed) {
+  const Outcome outcome = run(2, [](World& world) {
+    int value = 0;
+    const std::vector<void*> own(world.rank() == 0 ? 1 : 2, &value);
+    world.all().open_window(own, "experts")->close();
+  });
+  ASSERT_TRUE(outcome.error);
+  EXPECT_THAT(outcome.error->message(), HasSubstr("(1 buffers)"));
+  EXPECT_THAT(outcome.error->message(), HasSubstr("(2 buffers)"));
 }
 
 TEST(Failures, AGroupGoesOnWithoutRanksOutsideIt) {

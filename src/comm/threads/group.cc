@@ -56,6 +56,7 @@ class ThreadsWork : public Work {
   const Ledger::Ticket ticket;
   WaitClock::time_point waiting_since;
   bool is_done = false;
+  bool is_open = false;  // a window between its two meets
 
  private:
   std::shared_ptr<ThreadsEndpoint> owner_;
@@ -66,10 +67,7 @@ class ThreadsWork : public Work {
 class ThreadsEndpoint::Reading {
  public:
   Reading(const ThreadsEndpoint& endpoint, const ThreadsWork& work) : job_(*endpoint.job_), rank_(endpoint.rank_) {
-    job_.begin_reading(rank_);
-    if (!job_.is_aborted()) return;
-    job_.end_reading(rank_);
-    throw job_.abort_error(endpoint.place_of(work), *endpoint.group_);
+    endpoint.start_reading(work);
   }
   ~Reading() { job_.end_reading(rank_); }
   Reading(const Reading&) = delete;
@@ -79,6 +77,13 @@ class ThreadsEndpoint::Reading {
   ThreadsJob& job_;
   int rank_;
 };
+
+void ThreadsEndpoint::start_reading(const ThreadsWork& work) const {
+  job_->begin_reading(rank_);
+  if (!job_->is_aborted()) return;
+  job_->end_reading(rank_);
+  throw job_->abort_error(place_of(work), *group_);
+}
 
 ThreadsEndpoint::ThreadsEndpoint(std::shared_ptr<ThreadsJob> job, std::shared_ptr<GroupState> group, int group_rank)
     : job_(std::move(job)),
@@ -100,7 +105,7 @@ WaitPlace ThreadsEndpoint::place_of(const ThreadsWork& work) const {
   return {group_->name, rank_, work.collective.op, work.sequence, work.collective.tag, job_->ledger(rank_).step()};
 }
 
-std::unique_ptr<Work> ThreadsEndpoint::post(Collective collective) {
+std::unique_ptr<ThreadsWork> ThreadsEndpoint::post(Collective collective) {
   EXPERTMESH_FAULT_POINT("comm.post");
   if (pending_.size() == GroupState::kSlots) finish_oldest();
   const uint64_t sequence = sequence_ + 1;
@@ -126,24 +131,83 @@ void ThreadsEndpoint::complete(const ThreadsWork& work) {
 
 void ThreadsEndpoint::finish_oldest() {
   ThreadsWork& work = *pending_.front();
-  Ledger& ledger = job_->ledger(rank_);
+  EXPERTMESH_CHECK(!work.is_open, "{}: a call is waited for before the window is closed", work.collective.tag);
   try {
-    work.waiting_since = WaitClock::now();
-    ledger.mark(work.ticket, Ledger::State::kWaiting);
-    EXPERTMESH_FAULT_POINT("comm.wait");
+    start_waiting(work);
     run(work);
   } catch (...) {
-    work.is_done = true;
-    pending_.pop_front();
-    ledger.mark(work.ticket, Ledger::State::kFailed);
-    // Peers must not start to read buffers that the caller is about to free.
-    if (!job_->is_aborted()) job_->abort(rank_, translate_exception(std::current_exception()));
-    job_->wait_for_readers(*group_, rank_);
+    fail(work);
     throw;
   }
+  finish(work);
+}
+
+void ThreadsEndpoint::start_waiting(ThreadsWork& work) {
+  work.waiting_since = WaitClock::now();
+  job_->ledger(rank_).mark(work.ticket, Ledger::State::kWaiting);
+  EXPERTMESH_FAULT_POINT("comm.wait");
+}
+
+void ThreadsEndpoint::finish(ThreadsWork& work) {
   work.is_done = true;
   pending_.pop_front();
-  ledger.mark(work.ticket, Ledger::State::kDone);
+  job_->ledger(rank_).mark(work.ticket, Ledger::State::kDone);
+}
+
+// Within a catch. Peers must not start to read buffers that the caller is about to free.
+void ThreadsEndpoint::fail(ThreadsWork& work) {
+  if (!job_->is_aborted()) job_->abort(rank_, translate_exception(std::current_exception()));
+  leave_failed(work);
+}
+
+void ThreadsEndpoint::leave_failed(ThreadsWork& work) {
+  work.is_done = true;
+  pending_.pop_front();
+  job_->ledger(rank_).mark(work.ticket, Ledger::State::kFailed);
+  job_->wait_for_readers(*group_, rank_);
+}
+
+// The first meet of a window. Until close() or drop() this rank counts as one that reads.
+void ThreadsEndpoint::open(ThreadsWork& work) {
+  while (pending_.front() != &work) finish_oldest();
+  try {
+    start_waiting(work);
+    wait_for(work, slot_of(work).posted, target_of(work), Phase::kPosted);
+    {
+      const Reading reading(*this, work);
+      verify(work, slot_of(work));
+    }
+    start_reading(work);
+  } catch (...) {
+    fail(work);
+    throw;
+  }
+  work.is_open = true;
+}
+
+void ThreadsEndpoint::close(ThreadsWork& work) {
+  work.is_open = false;
+  job_->end_reading(rank_);
+  try {
+    work.waiting_since = WaitClock::now();
+    arrive_and_wait(work, slot_of(work).done, target_of(work), Phase::kFinished);
+  } catch (...) {
+    fail(work);
+    throw;
+  }
+  finish(work);
+}
+
+// This rank unwinds with an open window.
+void ThreadsEndpoint::drop(ThreadsWork& work) {
+  work.is_open = false;
+  job_->end_reading(rank_);
+  abandon();
+  leave_failed(work);
+}
+
+std::span<const Collective* const> ThreadsEndpoint::calls_of(const ThreadsWork& work) const {
+  return slot_of(work).calls;
 }
 
 void ThreadsEndpoint::run(const ThreadsWork& work) {
@@ -171,6 +235,7 @@ void ThreadsEndpoint::transfer(const ThreadsWork& work, const Slot& slot) {
       return copy_broadcast(slot.calls, group_rank_);
     case Op::kAllReduce:
     case Op::kBarrier:
+    case Op::kWindow:
       return;
   }
 }
@@ -255,11 +320,39 @@ base::Error ThreadsEndpoint::timeout(const ThreadsWork& work, uint64_t needed) c
 
 namespace {
 
+class ThreadsWindow : public Window {
+ public:
+  ThreadsWindow(std::shared_ptr<ThreadsEndpoint> endpoint, std::span<void* const> buffers, std::string_view tag)
+      : endpoint_(std::move(endpoint)), work_(endpoint_->post(make_window(buffers, tag))) {
+    endpoint_->open(*work_);
+  }
+  ThreadsWindow(const ThreadsWindow&) = delete;
+  ThreadsWindow& operator=(const ThreadsWindow&) = delete;
+
+  ~ThreadsWindow() override {
+    if (work_->is_open) endpoint_->drop(*work_);
+  }
+
+  void* buffer(int member, size_t index) const override {
+    return endpoint_->calls_of(*work_)[static_cast<size_t>(member)]->window[index];
+  }
+  void close() override { endpoint_->close(*work_); }
+
+ private:
+  std::shared_ptr<ThreadsEndpoint> endpoint_;
+  std::unique_ptr<ThreadsWork> work_;
+};
+
 class ThreadsGroup : public PostingGroup {
  public:
   ThreadsGroup(std::shared_ptr<ThreadsJob> job, std::shared_ptr<GroupState> state, int group_rank)
       : PostingGroup(state->name, state->members, group_rank),
         endpoint_(std::make_shared<ThreadsEndpoint>(std::move(job), std::move(state), group_rank)) {}
+
+  bool shares_memory() const override { return true; }
+  std::unique_ptr<Window> open_window(std::span<void* const> buffers, std::string_view tag) override {
+    return std::make_unique<ThreadsWindow>(endpoint_, buffers, tag);
+  }
 
  protected:
   std::unique_ptr<Work> post(Collective collective) override { return endpoint_->post(std::move(collective)); }

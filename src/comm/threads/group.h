@@ -21,9 +21,16 @@ class ThreadsEndpoint : public std::enable_shared_from_this<ThreadsEndpoint> {
  public:
   ThreadsEndpoint(std::shared_ptr<ThreadsJob> job, std::shared_ptr<GroupState> group, int group_rank);
 
-  std::unique_ptr<Work> post(Collective collective);
+  std::unique_ptr<ThreadsWork> post(Collective collective);
   // Completes the calls in the order they were posted, up to and with `work`.
   void complete(const ThreadsWork& work);
+  // A window: open() meets the members and compares, close() meets them again. drop() instead of close() where this
+  // rank unwinds.
+  void open(ThreadsWork& work);
+  void close(ThreadsWork& work);
+  void drop(ThreadsWork& work);
+  // All members' calls, while open.
+  std::span<const Collective* const> calls_of(const ThreadsWork& work) const;
   // Ends the job without a cause: this rank's exception is on its way to the rank wrapper.
   void abandon() { job_->claim_abort(rank_); }
 
@@ -36,6 +43,11 @@ class ThreadsEndpoint : public std::enable_shared_from_this<ThreadsEndpoint> {
   WaitPlace place_of(const ThreadsWork& work) const;
 
   void finish_oldest();
+  void start_waiting(ThreadsWork& work);
+  void start_reading(const ThreadsWork& work) const;
+  void finish(ThreadsWork& work);
+  void fail(ThreadsWork& work);
+  void leave_failed(ThreadsWork& work);
   void run(const ThreadsWork& work);
   void transfer(const ThreadsWork& work, const Slot& slot);
   void run_all_reduce(const ThreadsWork& work, Slot& slot);
