@@ -4,10 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 
 #include "app/command.h"
 #include "app/console.h"
 #include "app/launch.h"
+#include "app/output_file.h"
 #include "app/usage.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -64,44 +66,26 @@ std::string score_line(const train::RowScore& score) {
                          base::JsonStyle::kPython);
 }
 
-// The output grows beside its place and moves there once it is whole.
+// Lines for the file, where one was asked for, and the sums for the last line.
 class ScoreOutput {
  public:
-  explicit ScoreOutput(std::string path) : path_(std::move(path)) {
-    if (!path_.empty()) file_ = fs_->create(path_ + ".tmp");
-  }
-  ScoreOutput(const ScoreOutput&) = delete;
-  ScoreOutput& operator=(const ScoreOutput&) = delete;
-  ~ScoreOutput() {
-    if (file_ == nullptr) return;
-    try {
-      fs_->remove_file(path_ + ".tmp");
-    } catch (const base::Error& error) {
-      base::log_warn("{}", error.reason());
-    }
+  explicit ScoreOutput(const std::string& path) {
+    if (!path.empty()) file_.emplace(path);
   }
   void add(const train::RowScore& score) {
-    if (file_ != nullptr) file_->append(score_line(score) + "\n");
+    if (file_) file_->append(score_line(score) + "\n");
     nll_ += score.nll;
     tokens_ += static_cast<int64_t>(score.logprobs.size());
     ++rows_;
   }
-  int64_t rows() const { return rows_; }
   void finish() {
-    if (file_ != nullptr) {
-      file_->sync();
-      file_->close();
-      fs_->rename(path_ + ".tmp", path_);
-      file_.reset();
-    }
+    if (file_) file_->finish();
     const double mean = tokens_ > 0 ? nll_ / static_cast<double>(tokens_) : 0.0;
     fmt::print("rows {}  tokens {}  mean nll {:.6f}  perplexity {:.4f}\n", rows_, tokens_, mean, std::exp(mean));
   }
 
  private:
-  std::unique_ptr<base::FileSystem> fs_ = base::make_posix_file_system(base::Code::kData);
-  std::string path_;
-  std::unique_ptr<base::WritableFile> file_;
+  std::optional<OutputFile> file_;
   double nll_ = 0;
   int64_t tokens_ = 0, rows_ = 0;
 };
@@ -115,33 +99,22 @@ void run_score(const Arguments& arguments) {
 
   StatusLine line;
   train::Job job;
-  std::vector<data::ScoreRow> rows;
+  std::vector<data::InputRow> rows;
   std::unique_ptr<ScoreOutput> output;
   launch(
       parsed.launch,
       [&](int world_size) {
         job = train::prepare_model("score", loaded, world_size);
         const auto fs = base::make_posix_file_system(base::Code::kData);
-        rows = data::load_score_rows(*fs,
-                                     {.input = parsed.input,
-                                      .model_dir = parsed.model,
-                                      .chat_markup = std::string(config::choice_name(loaded.config.model.chat_markup)),
-                                      .custom_chat_template = loaded.config.model.custom_chat_template.value_or(""),
-                                      .vocabulary_rows = job.blueprint->sizes().vocab,
-                                      .threads = 0});
+        data::InputReader reader(*fs, train::input_options(job));
+        rows = data::load_input_rows(*fs, parsed.input, reader);
       },
       [&](comm::World& world) {
         if (world.rank() == 0) output = std::make_unique<ScoreOutput>(parsed.output);
-        const auto start = std::chrono::steady_clock::now();
+        RowProgress progress(line, "scoring", rows.size());
         train::run_scoring(world, job, rows, [&](const train::RowScore& score) {
           output->add(score);
-          const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-          if (line.is_on() && seconds > 0.5) {
-            const double left =
-                seconds / static_cast<double>(output->rows()) * static_cast<double>(rows.size() - output->rows());
-            line.show(fmt::format("scoring {}/{} rows, {:.1f} rows/s, ETA {}", output->rows(), rows.size(),
-                                  static_cast<double>(output->rows()) / seconds, format_duration(left)));
-          }
+          progress.add_row();
         });
         if (world.rank() == 0) {
           line.clear();

@@ -85,6 +85,15 @@ void ProgressLine::update(uint64_t done, uint64_t total) {
                          static_cast<double>(done) / seconds / (1 << 20), eta(seconds, fraction)));
 }
 
+void RowProgress::add_row() {
+  ++done_;
+  const double seconds = seconds_since(start_);
+  if (!line_.is_on() || seconds < 0.5) return;
+  const double fraction = static_cast<double>(done_) / static_cast<double>(total_);
+  line_.show(fmt::format("{} {}/{} rows, {:.1f} rows/s, ETA {}", what_, done_, total_,
+                         static_cast<double>(done_) / seconds, eta(seconds, fraction)));
+}
+
 std::string format_table(const std::vector<train::TableSection>& table) {
   size_t title = 0, name = 0;
   for (const auto& section : table) {

@@ -44,6 +44,20 @@ class ProgressLine {
   std::chrono::steady_clock::time_point start_;
 };
 
+// "scoring 12/100 rows, 3.4 rows/s, ETA 00:26", for anything that takes over half a second.
+class RowProgress {
+ public:
+  RowProgress(StatusLine& line, std::string what, size_t total)
+      : line_(line), what_(std::move(what)), total_(total), start_(std::chrono::steady_clock::now()) {}
+  void add_row();
+
+ private:
+  StatusLine& line_;
+  std::string what_;
+  size_t done_ = 0, total_;
+  std::chrono::steady_clock::time_point start_;
+};
+
 class Console : public train::Observer {
  public:
   explicit Console(StatusLine& line) : line_(line) {}

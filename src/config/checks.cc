@@ -56,12 +56,12 @@ bool is_training(Command command) {
 }
 
 void check_required_keys(const Loaded& loaded, Command command, Problems& problems) {
-  if (!is_training(command)) return;
-  if (loaded.config.model.path.empty()) {
+  const bool needs_model = is_training(command) || command == Command::kGenerate;
+  if (needs_model && loaded.config.model.path.empty()) {
     problems.add("model", loaded.positions.of("model"), "model is missing",
                  "Give a local Hugging Face directory: model: path/to/model.");
   }
-  if (!loaded.config.data.train_dataset) {
+  if (is_training(command) && !loaded.config.data.train_dataset) {
     problems.add("train_dataset", loaded.positions.of("train_dataset"), "train_dataset is missing",
                  "Give a dataset-info YAML or a local .json or .jsonl file.");
   }

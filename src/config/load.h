@@ -13,7 +13,7 @@
 namespace expertmesh::config {
 
 // What the configuration is for; decides which keys must be there and what is built.
-enum class Command { kSft, kDpo, kRm, kScore, kOther };
+enum class Command { kSft, kDpo, kRm, kScore, kGenerate, kOther };
 
 // Where each key that was given stands: "config.yaml:14:12", or "override #2 dist_config.ep_size=4".
 class Positions {

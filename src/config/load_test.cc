@@ -41,6 +41,8 @@ TEST(Load, RequiredKeysDependOnTheCommand) {
   EXPECT_THAT(missing(Command::kRm), HasSubstr("train_dataset"));
   EXPECT_NO_THROW(parse_config("max_steps: 1\n", "c.yaml", {}, Command::kScore));
   EXPECT_NO_THROW(load_config("", {"bf16=false"}, Command::kScore));
+  EXPECT_NO_THROW(load_config("", {"model=m"}, Command::kGenerate));
+  EXPECT_THAT(error_of([] { load_config("", {}, Command::kGenerate); }), HasSubstr("model is missing"));
   EXPECT_THAT(error_of([] { load_config("", {}, Command::kSft); }), HasSubstr("command line: model is missing"));
 }
 

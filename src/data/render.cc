@@ -190,4 +190,21 @@ std::vector<int32_t> Renderer::encode_conversation(const Row& row) const {
       markup_.render({.turns = all, .tools = tool_list, .open_answer = false, .thinking = thinking}));
 }
 
+Renderer::Question Renderer::encode_question(const Row& row, std::optional<bool> thinking) const {
+  if (row.messages.back().role == Role::kAssistant) {
+    throw make_error(Code::kData, kTopic, "the last message is the assistant's, so nothing waits for an answer")
+        .hint("End with a user or tool message.");
+  }
+  if (thinking && !markup_.knows_thinking) {
+    throw make_error(Code::kConfig, kTopic, "thinking {} was asked for, but the markup {} has no thinking", *thinking,
+                     markup_.name)
+        .hint("Leave it out, or choose another chat_markup.");
+  }
+  const std::vector<Json> tool_list = tools(row.tools);
+  const std::vector<Turn> all = turns(row.messages);
+  const std::string text =
+      markup_.render({.turns = all, .tools = tool_list, .open_answer = true, .thinking = thinking});
+  return {tokenizer_.encode(text), text.ends_with("<think>\n")};
+}
+
 }  // namespace expertmesh::data

@@ -38,6 +38,14 @@ class Renderer {
   // Text of the whole conversation for scoring: no label boundary, the last turn may be anybody's.
   std::vector<int32_t> encode_conversation(const Row& row) const;
 
+  // A conversation that waits for the assistant's answer, with the opening of it.
+  struct Question {
+    std::vector<int32_t> ids;
+    bool opens_thought = false;  // the opening ends inside <think>
+  };
+  // `thinking`: whether the answer may begin with a thought; nothing: the markup's default.
+  Question encode_question(const Row& row, std::optional<bool> thinking) const;
+
   const Tokenizer& tokenizer() const { return tokenizer_; }
   const Markup& markup() const { return markup_; }
 

@@ -18,6 +18,11 @@ config::ModelSizes config_sizes(const model::Model::Sizes& sizes) {
           .has_linear_attention = sizes.linear_attention_layers > 0};
 }
 
+config::Command command_of(const std::string& stage) {
+  if (stage == "sft") return config::Command::kSft;
+  return stage == "score" ? config::Command::kScore : config::Command::kGenerate;
+}
+
 data::DatasetOptions dataset_options(const config::Config& config, int64_t vocabulary_rows,
                                      const std::function<void(uint64_t, uint64_t)>& progress) {
   data::DatasetOptions options;
@@ -48,7 +53,7 @@ base::Json read_config_json(const std::string& path) {
     throw base::make_error(base::Code::kModel, "model/config", "{}", e.message)
         .at(fmt::format("{}:{}:{}", path, e.line, e.column));
   }
-  throw base::make_error(base::Code::kModel, "model/config", "config.json is no JSON object").at(path);
+  throw base::make_error(base::Code::kModel, "model/config", "the file is no JSON object").at(path);
 }
 
 base::Json read_model_config(const std::string& model_dir) {
@@ -81,12 +86,20 @@ Job prepare_model(const std::string& stage, config::Loaded loaded, int world) {
   job.sizes = config::validate_for_world(job.loaded, world, config_sizes(sizes));
   config::validate_kernels(job.loaded, config_sizes(sizes));
   // Last: a value that could never work is a fault of its own, also where its feature is not built yet.
-  config::refuse_unbuilt(job.loaded, stage == "score" ? config::Command::kScore : config::Command::kSft);
+  config::refuse_unbuilt(job.loaded, command_of(stage));
 
   const auto fs = base::make_posix_file_system(base::Code::kModel);
   job.weights = std::make_shared<ckpt::LoadPlan>(std::make_shared<ckpt::ModelFiles>(*fs, config.model.path),
                                                  job.blueprint->weight_table());
   return job;
+}
+
+data::InputOptions input_options(const Job& job) {
+  const config::ModelConfig& model = job.loaded.config.model;
+  return {.model_dir = model.path,
+          .chat_markup = std::string(config::choice_name(model.chat_markup)),
+          .custom_chat_template = model.custom_chat_template.value_or(""),
+          .vocabulary_rows = job.blueprint->sizes().vocab};
 }
 
 Job prepare_job(const std::string& stage, config::Loaded loaded, int world,

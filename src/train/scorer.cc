@@ -19,7 +19,7 @@ struct RowRange {
   size_t begin = 0, end = 0;
 };
 
-std::vector<RowRange> make_batches(const std::vector<data::ScoreRow>& rows) {
+std::vector<RowRange> make_batches(const std::vector<data::InputRow>& rows) {
   std::vector<RowRange> batches;
   size_t tokens = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -35,7 +35,7 @@ std::vector<RowRange> make_batches(const std::vector<data::ScoreRow>& rows) {
 
 // One value a token of the batch; a rank without a batch takes part with one token, because others may need its
 // experts.
-std::vector<float> score_batch(ShardedModel& model, LayerWalk& walk, const std::vector<data::ScoreRow>& rows,
+std::vector<float> score_batch(ShardedModel& model, LayerWalk& walk, const std::vector<data::InputRow>& rows,
                                const RowRange& range) {
   std::vector<std::vector<int32_t>> documents;
   for (size_t i = range.begin; i < range.end; ++i) documents.push_back(rows[i].input_ids);
@@ -49,7 +49,7 @@ std::vector<float> score_batch(ShardedModel& model, LayerWalk& walk, const std::
   return {data, data + logprobs_T.numel()};
 }
 
-void emit_batch(const std::vector<data::ScoreRow>& rows, const RowRange& range, const std::string& bytes,
+void emit_batch(const std::vector<data::InputRow>& rows, const RowRange& range, const std::string& bytes,
                 const std::function<void(const RowScore&)>& emit) {
   std::vector<float> values(bytes.size() / sizeof(float));
   std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -68,7 +68,7 @@ void emit_batch(const std::vector<data::ScoreRow>& rows, const RowRange& range, 
 
 }  // namespace
 
-void run_scoring(comm::World& world, const Job& job, const std::vector<data::ScoreRow>& rows,
+void run_scoring(comm::World& world, const Job& job, const std::vector<data::InputRow>& rows,
                  const std::function<void(const RowScore&)>& emit) {
   agree_on_job(job, world.all());
   const auto meshes = build_meshes(world, job);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "data/score_rows.h"
+#include "data/input_rows.h"
 #include "train/job.h"
 
 namespace expertmesh::train {
@@ -17,7 +17,7 @@ struct RowScore {
 };
 
 // `emit` is called on global rank 0, once a row in input order, as batches finish. Collective over the world.
-void run_scoring(comm::World& world, const Job& job, const std::vector<data::ScoreRow>& rows,
+void run_scoring(comm::World& world, const Job& job, const std::vector<data::InputRow>& rows,
                  const std::function<void(const RowScore&)>& emit);
 
 }  // namespace expertmesh::train

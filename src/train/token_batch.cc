@@ -19,12 +19,12 @@ struct Filler {
   }
 
   // `labels` has one entry a token, already aligned with the ids (not shifted).
-  void add_document(const int32_t* document, const int32_t* labels, int64_t length) {
+  void add_document(const int32_t* document, const int32_t* labels, int64_t length, int64_t first_position = 0) {
     if (length == 0) return;
     const int64_t begin = batch.cu_seqlens.back();
     for (int64_t t = 0; t < length; ++t) {
       ids[begin + t] = document[t];
-      positions[begin + t] = t;
+      positions[begin + t] = first_position + t;
       targets[begin + t] = t + 1 < length ? labels[t + 1] : data::kIgnoredLabel;
     }
     batch.cu_seqlens.push_back(begin + length);
@@ -56,11 +56,17 @@ model::TokenBatch make_token_batch(const data::MicroBatch& batch) {
 }
 
 model::TokenBatch make_score_batch(const std::vector<std::vector<int32_t>>& documents) {
+  std::vector<TokenPiece> pieces;
+  for (const auto& document : documents) pieces.push_back({.ids = document});
+  return make_continuation_batch(pieces);
+}
+
+model::TokenBatch make_continuation_batch(std::span<const TokenPiece> pieces) {
   int64_t num_tokens = 0;
-  for (const auto& document : documents) num_tokens += static_cast<int64_t>(document.size());
+  for (const TokenPiece& piece : pieces) num_tokens += static_cast<int64_t>(piece.ids.size());
   Filler filler(num_tokens);
-  for (const auto& document : documents) {
-    filler.add_document(document.data(), document.data(), static_cast<int64_t>(document.size()));
+  for (const TokenPiece& piece : pieces) {
+    filler.add_document(piece.ids.data(), piece.ids.data(), static_cast<int64_t>(piece.ids.size()), piece.begin);
   }
   return filler.batch;
 }

@@ -2,6 +2,10 @@
 // From a padded or packed micro batch of the loader to the flat documents that a model computes on: padding is gone.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "data/batch.h"
 #include "model/model.h"
 
@@ -13,5 +17,13 @@ model::TokenBatch make_token_batch(const data::MicroBatch& batch);
 
 // One document to score: every token but the first is a target.
 model::TokenBatch make_score_batch(const std::vector<std::vector<int32_t>>& documents);
+
+// Tokens of one document, of which `begin` were there before.
+struct TokenPiece {
+  std::span<const int32_t> ids;
+  int64_t begin = 0;
+};
+// Documents that go on, for a forward with caches: each has at least one token; no documents give an empty batch.
+model::TokenBatch make_continuation_batch(std::span<const TokenPiece> pieces);
 
 }  // namespace expertmesh::train

@@ -63,5 +63,18 @@ TEST(ScoreBatch, TargetsEveryTokenButTheFirst) {
   EXPECT_EQ(list(batch.targets_T), (std::vector<int64_t>{4, -100, -100}));
 }
 
+TEST(ContinuationBatch, PositionsGoOnWhereEachDocumentWas) {
+  const std::vector<int32_t> prompt{3, 4, 5}, token{9};
+  const std::vector<TokenPiece> pieces{{.ids = token, .begin = 7}, {.ids = prompt}, {.ids = token, .begin = 1}};
+  const model::TokenBatch batch = make_continuation_batch(pieces);
+  EXPECT_EQ(list(batch.ids_T), (std::vector<int64_t>{9, 3, 4, 5, 9}));
+  EXPECT_EQ(list(batch.positions_T), (std::vector<int64_t>{7, 0, 1, 2, 1}));
+  EXPECT_EQ(batch.cu_seqlens, (std::vector<int64_t>{0, 1, 4, 5}));
+
+  const model::TokenBatch nothing = make_continuation_batch({});
+  EXPECT_EQ(nothing.num_tokens(), 0);
+  EXPECT_EQ(nothing.ids_T.size(0), 0);
+}
+
 }  // namespace
 }  // namespace expertmesh::train

@@ -14,10 +14,10 @@ using base::Code;
 using base::make_error;
 
 constexpr std::array<Markup, 4> kMarkups = {{
-    {"chatml", render_chatml, is_chatml_template},
-    {"qwen3", render_qwen3, is_qwen3_template},
-    {"qwen3_2507", render_qwen3_2507, is_qwen3_2507_template},
-    {"qwen3_5", render_qwen3_5, is_qwen3_5_template},
+    {"chatml", false, render_chatml, is_chatml_template},
+    {"qwen3", true, render_qwen3, is_qwen3_template},
+    {"qwen3_2507", false, render_qwen3_2507, is_qwen3_2507_template},
+    {"qwen3_5", true, render_qwen3_5, is_qwen3_5_template},
 }};
 
 constexpr std::string_view kChoices = "auto, chatml, qwen3, qwen3_2507 or qwen3_5";

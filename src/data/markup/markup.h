@@ -37,6 +37,7 @@ struct RenderInput {
 
 struct Markup {
   std::string_view name;
+  bool knows_thinking;  // RenderInput::thinking makes a difference
   std::string (*render)(const RenderInput& input);
   // True where the given Jinja template text is this markup's.
   bool (*recognise)(std::string_view chat_template);

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows that a model reads without being trained on them, as `score` and `generate` take them: {"input_ids": [...]},
+// {"text": ...} or {"messages": [...]}, turned into token ids.
+// Threads: any. Errors: kData (at FILE:LINE, the first bad row of a file); those of TextSetup.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "data/text_setup.h"
+
+namespace expertmesh::data {
+
+struct InputRow {
+  std::vector<int32_t> input_ids;  // at least one
+  bool is_conversation = false;    // of messages
+  bool opens_thought = false;      // what comes next stands inside <think>
+};
+
+struct InputOptions {
+  std::string model_dir;
+  std::string chat_markup = "auto";
+  std::string custom_chat_template;
+  int64_t vocabulary_rows = 0;
+  bool opens_answer = false;          // messages are a question: they end with the opening of the assistant's answer
+  std::optional<bool> thinking = {};  // of that answer; nothing: the markup's default
+};
+
+class InputReader {
+ public:
+  // `fs` must outlive it.
+  InputReader(const base::FileSystem& fs, InputOptions options);
+
+  // One of the three kinds. Messages may be in the internal format or have text for content.
+  InputRow read(const base::Json& row);
+  InputRow read_text(const std::string& text);
+  InputRow read_conversation(const Row& row);
+
+  // Whether the model directory or the configuration says how conversations are written.
+  bool has_markup();
+  bool has_tokenizer() const;
+  // Loaded by the first row that needs it.
+  const Tokenizer& tokenizer();
+
+ private:
+  InputRow read_ids(const base::Json& column) const;
+  const Renderer& renderer();
+
+  const base::FileSystem& fs_;
+  InputOptions options_;
+  std::mutex mutex_;
+  TextSetup text_;
+};
+
+// All rows in the order of the file. threads 0: as many as the machine has.
+std::vector<InputRow> load_input_rows(const base::FileSystem& fs, const std::string& path, InputReader& reader,
+                                      int threads = 0);
+
+}  // namespace expertmesh::data

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/input_rows.h"
+
+#include <gmock/gmock.h>
+
+#include "data/testing.h"
+#include "data/tokenizer.h"
+
+namespace expertmesh::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::TempDir;
+
+class InputRows : public ::testing::Test {
+ protected:
+  InputRows() {
+    options_.model_dir = testing::source_path("tests/cases/render/tokenizer");
+    options_.chat_markup = "qwen3";
+    options_.vocabulary_rows = 512;
+  }
+  std::vector<InputRow> load(std::string_view rows) {
+    const auto fs = testing::file_system();
+    InputReader reader(*fs, options_);
+    return load_input_rows(*fs, dir_.write("rows.jsonl", rows), reader);
+  }
+  std::string error(std::string_view rows) {
+    return testing::error_of([&] { load(rows); }).text();
+  }
+  std::string text_of(const InputRow& row) {
+    return Tokenizer::load(*testing::file_system(), options_.model_dir).decode(row.input_ids);
+  }
+  TempDir dir_;
+  InputOptions options_;
+};
+
+TEST_F(InputRows, IdsTextAndMessagesInOrder) {
+  const auto rows = load(
+      "{\"input_ids\": [3, 1], \"labels\": [3, 1]}\n\n"
+      "{\"text\": \"Hello <|im_end|>\"}\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}\n" +
+      testing::turn_row("q", "a"));
+  const Tokenizer tokenizer = Tokenizer::load(*testing::file_system(), options_.model_dir);
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_THAT(rows[0].input_ids, ElementsAre(3, 1));
+  EXPECT_EQ(rows[1].input_ids, tokenizer.encode("Hello <|im_end|>"));
+  EXPECT_FALSE(rows[1].is_conversation);
+  EXPECT_EQ(
+      rows[2].input_ids,
+      tokenizer.encode("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\na<|im_end|>\n"));
+  EXPECT_TRUE(rows[2].is_conversation);
+  EXPECT_EQ(rows[3].input_ids, rows[2].input_ids);
+}
+
+TEST_F(InputRows, IdsNeedNoTokenizer) {
+  options_.model_dir = dir_.path();
+  EXPECT_EQ(load("{\"input_ids\": [1]}\n").size(), 1U);
+  EXPECT_THAT(error("{\"text\": \"x\"}\n"), HasSubstr("tokenizer.json"));
+}
+
+TEST_F(InputRows, BadRowsAreNamed) {
+  EXPECT_THAT(error("{\"input_ids\": [1]}\n{\"input_ids\": [512]}\n"),
+              ::testing::AllOf(HasSubstr("rows.jsonl:2"), HasSubstr("512"), HasSubstr("embedding")));
+  EXPECT_THAT(error("{\"input_ids\": [-1]}\n"), HasSubstr("-1"));
+  EXPECT_THAT(error("{\"input_ids\": [1.5]}\n"), HasSubstr("integers"));
+  EXPECT_THAT(error("{\"input_ids\": []}\n"), HasSubstr("no tokens"));
+  EXPECT_THAT(error("{\"text\": \"\"}\n"), HasSubstr("no tokens"));
+  EXPECT_THAT(error("{\"text\": \"x\", \"input_ids\": [1]}\n"), HasSubstr("both"));
+  EXPECT_THAT(error("{\"prompt\": \"x\"}\n"), HasSubstr("input_ids, text or messages"));
+  EXPECT_THAT(error("{\"messages\": []}\n"), HasSubstr("messages is empty"));
+  EXPECT_THAT(error("\n"), HasSubstr("no rows"));
+}
+
+constexpr std::string_view kQuestion = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}\n";
+
+TEST_F(InputRows, QuestionsGetTheOpeningOfTheAnswer) {
+  options_.opens_answer = true;
+  EXPECT_EQ(text_of(load(kQuestion)[0]), "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n");
+  options_.thinking = false;
+  EXPECT_EQ(text_of(load(kQuestion)[0]),
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+  EXPECT_FALSE(load(kQuestion)[0].opens_thought);
+
+  options_.chat_markup = "qwen3_5";
+  EXPECT_FALSE(load(kQuestion)[0].opens_thought);
+  options_.thinking = true;
+  EXPECT_TRUE(load(kQuestion)[0].opens_thought);
+  EXPECT_TRUE(text_of(load(kQuestion)[0]).ends_with("assistant\n<think>\n"));
+  // Ids and text are what they are.
+  EXPECT_THAT(load("{\"input_ids\": [3, 1]}\n")[0].input_ids, ElementsAre(3, 1));
+  EXPECT_EQ(text_of(load("{\"text\": \"one two\"}\n")[0]), "one two");
+}
+
+TEST_F(InputRows, QuestionsWithToolsNameThem) {
+  options_.opens_answer = true;
+  const std::string tool =
+      R"({"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}})";
+  const std::string row =
+      fmt::format("{{\"messages\": [{{\"role\": \"user\", \"content\": \"q\"}}], \"tools\": [{}]}}\n", tool);
+  EXPECT_THAT(text_of(load(row)[0]), HasSubstr("weather"));
+}
+
+TEST_F(InputRows, WhatCannotBeAnsweredIsNamed) {
+  options_.opens_answer = true;
+  EXPECT_THAT(error(testing::turn_row("q", "a")), HasSubstr("the last message is the assistant's"));
+  EXPECT_THAT(error("{\"messages\": []}\n"), HasSubstr("messages is empty"));
+  options_.thinking = true;
+  for (const char* markup : {"chatml", "qwen3_2507"}) {
+    options_.chat_markup = markup;
+    EXPECT_THAT(error(kQuestion), ::testing::AllOf(HasSubstr(markup), HasSubstr("thinking")));
+  }
+}
+
+TEST_F(InputRows, MarkupIsTheConfigurationsOrTheModels) {
+  const auto fs = testing::file_system();
+  EXPECT_TRUE(InputReader(*fs, options_).has_markup());
+  options_.chat_markup = "auto";
+  options_.model_dir = dir_.path();
+  EXPECT_FALSE(InputReader(*fs, options_).has_markup());
+  EXPECT_FALSE(InputReader(*fs, options_).has_tokenizer());
+  dir_.write("chat_template.jinja", "x");
+  EXPECT_TRUE(InputReader(*fs, options_).has_markup());
+}
+
+}  // namespace
+}  // namespace expertmesh::data
