@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,10 @@ namespace expertmesh::model {
 
 // Documents laid end to end: padding is dropped before the model sees it, so it carries no load, loss or gradient.
 struct TokenBatch {
-  at::Tensor ids_T;                 // int64
-  at::Tensor positions_T;           // int64, restart at 0 for each document
+  at::Tensor ids_T;              // int64
+  at::Tensor positions_T;        // int64, restart at 0 for each document
+  at::Tensor axis_positions_AT;  // int64 [3, T], time, height, width; undefined: positions_T on each. Only for models
+                                 // that rotate by three axes
   std::vector<int64_t> cu_seqlens;  // document d is [cu_seqlens[d], cu_seqlens[d + 1]); first 0, last T
   at::Tensor targets_T;             // int64, the token to predict after position t; -100: none
   at::Tensor weights_T;             // fp32 loss weight of each target; undefined: all 1
@@ -41,12 +44,30 @@ struct Runtime {
   int64_t chunk_size = 64;          // tokens a chunk of the gated delta rule: 16, 32 or 64
 };
 
+// What one layer keeps of one document between two forwards, so that a next token costs one token. Which members are
+// used is the layer's affair. Undefined: nothing of the document was seen yet.
+struct LayerCache {
+  // Attention: M key/value heads of D, room for S tokens, of which `length` are there.
+  at::Tensor keys_MSD, values_MSD;
+  int64_t length = 0;
+  // Gated delta net: the last inputs of its convolution [C, W - 1], and the state of each value head, fp32.
+  at::Tensor conv_state_CW, delta_state_VDE;
+};
+
+// What a layer's forward gets beside its input.
+struct LayerContext {
+  const TokenBatch& batch;
+  const Runtime& runtime;
+  moe::Routing& routing;                     // this layer's for this micro-batch; dense layers leave it alone
+  std::span<LayerCache* const> caches = {};  // one a document, which goes on where its cache ends; empty: each document
+                                             // starts here. Without graph.
+};
+
 class DecoderLayer : public shard::Module {
  public:
   using Module::Module;
-  // hidden_TH -> hidden_TH. `routing` is this layer's for this micro-batch (ignored by dense layers).
-  virtual at::Tensor forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime,
-                             moe::Routing& routing) const = 0;
+  // hidden_TH -> hidden_TH.
+  virtual at::Tensor forward(const at::Tensor& hidden_TH, const LayerContext& context) const = 0;
   // The module whose parameters are expert parameters, and the router with its load; nullptr for a dense layer.
   virtual shard::Module* experts() = 0;
   virtual const moe::Router* router() const = 0;
@@ -76,6 +97,9 @@ class Head : public shard::Module {
                           bool with_gradient) = 0;
   // Natural log-probability of targets_T (0 where there is none): fp32 [T].
   virtual at::Tensor logprobs(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime) const = 0;
+  // Scores of every token of the vocabulary to come next: fp32 [T, V], all held at once. For the few rows of a
+  // generation step.
+  virtual at::Tensor logits(const at::Tensor& hidden_TH, const Runtime& runtime) const = 0;
 };
 
 class Model : public shard::Module {

@@ -23,8 +23,10 @@ void LayerWalk::leave_layer(size_t index) {
   if (layer.experts != nullptr) layer.experts->reshard();
 }
 
-at::Tensor LayerWalk::run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing) {
-  return model_.layers()[index].module->forward(hidden_TH, batch_, model_.runtime(), routing);
+at::Tensor LayerWalk::run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing,
+                                std::span<model::LayerCache* const> caches) {
+  return model_.layers()[index].module->forward(
+      hidden_TH, {.batch = batch_, .runtime = model_.runtime(), .routing = routing, .caches = caches});
 }
 
 at::Tensor LayerWalk::embed() {
@@ -55,14 +57,17 @@ at::Tensor LayerWalk::forward(const model::TokenBatch& batch) {
   return hidden_TH;
 }
 
-at::Tensor LayerWalk::infer(const model::TokenBatch& batch) {
+at::Tensor LayerWalk::infer(const model::TokenBatch& batch, std::span<DocumentCache* const> documents) {
   const at::NoGradGuard no_grad;
   batch_ = batch;
   at::Tensor hidden_TH = embed();
+  for (DocumentCache* document : documents) document->resize(model_.layers().size());
+  std::vector<model::LayerCache*> caches(documents.size());
   for (size_t i = 0; i < model_.layers().size(); ++i) {
     moe::Routing routing;
+    for (size_t d = 0; d < documents.size(); ++d) caches[d] = &(*documents[d])[i];
     enter_layer(i);
-    hidden_TH = run_layer(i, hidden_TH, routing);
+    hidden_TH = run_layer(i, hidden_TH, routing, caches);
     leave_layer(i);
   }
   return hidden_TH;

@@ -6,11 +6,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "train/sharded_model.h"
 
 namespace expertmesh::train {
+
+// What all layers keep of a document that is generated: one entry a layer.
+using DocumentCache = std::vector<model::LayerCache>;
 
 class LayerWalk {
  public:
@@ -21,8 +25,9 @@ class LayerWalk {
   at::Tensor forward(const model::TokenBatch& batch);
   // From d loss / d hidden_TH back through all layers and the embedding; every unit's gradients are reduced.
   void backward(const at::Tensor& grad_hidden_TH);
-  // Forward alone, nothing kept.
-  at::Tensor infer(const model::TokenBatch& batch);
+  // Forward alone, no graph. `documents`: the caches of each document of the batch, one a layer, from which it goes on
+  // and which then hold its tokens too; none: nothing is kept.
+  at::Tensor infer(const model::TokenBatch& batch, std::span<DocumentCache* const> documents = {});
 
  private:
   struct Saved {
@@ -31,7 +36,8 @@ class LayerWalk {
     moe::Routing routing;
   };
 
-  at::Tensor run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing);
+  at::Tensor run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing,
+                       std::span<model::LayerCache* const> caches = {});
   at::Tensor embed();
   void enter_layer(size_t index);
   void leave_layer(size_t index);

@@ -105,7 +105,7 @@ at::Tensor infer(Loaded& loaded, const TokenBatch& batch) {
   at::Tensor hidden = loaded.model->embedding().forward(batch.ids_T);
   for (DecoderLayer* layer : loaded.model->layers()) {
     moe::Routing routing;
-    hidden = layer->forward(hidden, batch, loaded.runtime, routing);
+    hidden = layer->forward(hidden, {.batch = batch, .runtime = loaded.runtime, .routing = routing});
   }
   return hidden;
 }
@@ -117,7 +117,7 @@ double run_step(Loaded& loaded, const TokenBatch& batch, double scale) {
   for (DecoderLayer* layer : loaded.model->layers()) {
     moe::Routing routing;
     inputs.push_back(hidden.detach().set_requires_grad(true));
-    outputs.push_back(layer->forward(inputs.back(), batch, loaded.runtime, routing));
+    outputs.push_back(layer->forward(inputs.back(), {.batch = batch, .runtime = loaded.runtime, .routing = routing}));
     hidden = outputs.back();
   }
   const Head::LossResult result =

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "model/common/kv_cache.h"
+
 namespace expertmesh::model {
 
 Attention::Attention(const std::string& path, const AttentionOptions& options, std::shared_ptr<RotaryTables> rotary)
@@ -26,20 +28,31 @@ Attention::Attention(const std::string& path, const AttentionOptions& options, s
   }
 }
 
-at::Tensor Attention::rotated(const at::Tensor& heads_TND, const RmsNorm& norm, const TokenBatch& batch,
-                              const ops::Operators& ops) const {
-  return ops.rope(norm.forward(heads_TND, ops), batch.positions_T, rotary_->cos(), rotary_->sin());
+at::Tensor Attention::rotated(const at::Tensor& heads_TND, const RmsNorm& norm, const RotaryAngles& angles,
+                              const ops::Operators& ops) {
+  return ops.rope(norm.forward(heads_TND, ops), angles.positions_T, angles.cos_PR, angles.sin_PR);
 }
 
-at::Tensor Attention::forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const ops::Operators& ops) const {
+at::Tensor Attention::mix(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
+                          const LayerContext& context) const {
+  const ops::Operators& ops = *context.runtime.ops;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(options_.head_dim));
+  const bool is_whole = all_begin_here(context.caches);
+  keep_keys_and_values(k_TMD, v_TMD, context);
+  if (is_whole) return ops.attention(q_TND, k_TMD, v_TMD, context.batch.cu_seqlens, scale);
+  return attend_to_caches(q_TND, context, scale);
+}
+
+at::Tensor Attention::forward(const at::Tensor& hidden_TH, const LayerContext& context) const {
   enter();
-  rotary_->cover(batch.positions_T);
+  const ops::Operators& ops = *context.runtime.ops;
+  const RotaryAngles angles = rotary_->angles(context.batch.positions_T, context.batch.axis_positions_AT);
   const int64_t tokens = hidden_TH.size(0), dim = options_.head_dim;
   const at::Tensor queries = q_proj_.forward(hidden_TH).view({tokens, options_.heads, -1});
-  const at::Tensor q = rotated(options_.has_output_gate ? queries.narrow(2, 0, dim) : queries, q_norm_, batch, ops);
-  const at::Tensor k = rotated(k_proj_.forward(hidden_TH).view({tokens, options_.kv_heads, dim}), k_norm_, batch, ops);
+  const at::Tensor q = rotated(options_.has_output_gate ? queries.narrow(2, 0, dim) : queries, q_norm_, angles, ops);
+  const at::Tensor k = rotated(k_proj_.forward(hidden_TH).view({tokens, options_.kv_heads, dim}), k_norm_, angles, ops);
   const at::Tensor v = v_proj_.forward(hidden_TH).view({tokens, options_.kv_heads, dim});
-  at::Tensor mixed = ops.attention(q, k, v, batch.cu_seqlens, 1.0 / std::sqrt(static_cast<double>(dim)));
+  at::Tensor mixed = mix(q, k, v, context);
   if (options_.has_output_gate) mixed = mixed * at::sigmoid(queries.narrow(2, dim, dim));
   return o_proj_.forward(mixed.reshape({tokens, options_.heads * dim}));
 }

@@ -27,12 +27,15 @@ class Attention : public shard::Module {
   Attention(const std::string& path, const AttentionOptions& options, std::shared_ptr<RotaryTables> rotary);
 
   // hidden_TH -> hidden_TH.
-  at::Tensor forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const ops::Operators& ops) const;
+  at::Tensor forward(const at::Tensor& hidden_TH, const LayerContext& context) const;
 
  private:
+  // What each query head gathers of the values, [T, N, D].
+  at::Tensor mix(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
+                 const LayerContext& context) const;
   // A projection's heads, normed and rotated.
-  at::Tensor rotated(const at::Tensor& heads_TND, const RmsNorm& norm, const TokenBatch& batch,
-                     const ops::Operators& ops) const;
+  static at::Tensor rotated(const at::Tensor& heads_TND, const RmsNorm& norm, const RotaryAngles& angles,
+                            const ops::Operators& ops);
 
   AttentionOptions options_;
   std::shared_ptr<RotaryTables> rotary_;

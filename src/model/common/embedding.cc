@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "ops/cpu/cross_entropy.h"
 #include "ops/local_graph.h"
+#include "ops/product.h"
 #include "ops/raw.h"
 
 namespace expertmesh::model {
@@ -85,6 +86,13 @@ at::Tensor LanguageModelHead::logprobs(const at::Tensor& hidden_TH, const TokenB
   const at::NoGradGuard no_graph;
   const at::Tensor normed = norm_.forward(hidden_TH.detach(), *runtime.ops);
   return runtime.ops->linear_logprobs(normed, table_->value(), batch.targets_T);
+}
+
+at::Tensor LanguageModelHead::logits(const at::Tensor& hidden_TH, const Runtime& runtime) const {
+  enter();
+  const at::NoGradGuard no_graph;
+  const at::Tensor normed = norm_.forward(hidden_TH.detach(), *runtime.ops);
+  return ops::linear(normed, table_->value(), {}).to(at::kFloat);
 }
 
 }  // namespace expertmesh::model

@@ -30,6 +30,7 @@ class LanguageModelHead : public Head {
   LossResult loss(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime, double scale,
                   bool with_gradient) override;
   at::Tensor logprobs(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime) const override;
+  at::Tensor logits(const at::Tensor& hidden_TH, const Runtime& runtime) const override;
 
  private:
   RmsNorm norm_;

@@ -12,8 +12,10 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
+#include "ops/mrope.h"
 
 namespace expertmesh::model {
 namespace {
@@ -172,11 +174,23 @@ at::Tensor inverse_frequencies(const RopeConfig& config) {
   return 1.0 / (config.factor * periods) * (1.0 - keep) + plain * keep;
 }
 
-RotaryTables::RotaryTables(const RopeConfig& config) : config_(config) {}
+RotaryTables::RotaryTables(const RopeConfig& config, std::vector<int64_t> mrope_section)
+    : config_(config), mrope_section_(std::move(mrope_section)) {}
 
-void RotaryTables::cover(const at::Tensor& positions_T) {
-  if (positions_T.numel() == 0 && cos_PR_.defined()) return;
-  const int64_t needed = positions_T.numel() == 0 ? 1 : positions_T.max().item<int64_t>() + 1;
+RotaryAngles RotaryTables::angles(const at::Tensor& positions_T, const at::Tensor& axis_positions_AT) {
+  if (!axis_positions_AT.defined()) {
+    cover(positions_T);
+    return {positions_T, cos_PR_, sin_PR_};
+  }
+  EXPERTMESH_CHECK(!mrope_section_.empty(), "positions on {} axes for a model of one", axis_positions_AT.size(0));
+  cover(axis_positions_AT);
+  const ops::TokenAngles angles = ops::interleaved_angles(axis_positions_AT, cos_PR_, sin_PR_, mrope_section_);
+  return {angles.positions_T, angles.cos_TR, angles.sin_TR};
+}
+
+void RotaryTables::cover(const at::Tensor& positions) {
+  if (positions.numel() == 0 && cos_PR_.defined()) return;
+  const int64_t needed = positions.numel() == 0 ? 1 : positions.max().item<int64_t>() + 1;
   EXPERTMESH_CHECK(needed <= kLengths.most, "position {}", needed - 1);
   if (cos_PR_.defined() && cos_PR_.size(0) >= needed) return;
   int64_t length = 256;

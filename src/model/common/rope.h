@@ -42,19 +42,27 @@ std::string_view rope_kind_name(RopeKind kind);
 // Angles per position, fp32 [dim / 2].
 at::Tensor inverse_frequencies(const RopeConfig& config);
 
+// What Operators::rope takes beside the heads: tables with a row of angles for each position, and each token's row.
+struct RotaryAngles {
+  at::Tensor positions_T;
+  at::Tensor cos_PR, sin_PR;  // fp32, with the attention factor
+};
+
 // Tables for the positions met so far; they grow by doubling. Threads: one rank.
 class RotaryTables {
  public:
-  explicit RotaryTables(const RopeConfig& config);
+  // `mrope_section`: as read_mrope_section gives it; empty: a position has one axis.
+  explicit RotaryTables(const RopeConfig& config, std::vector<int64_t> mrope_section = {});
 
-  // Makes the tables long enough for every position of a batch.
-  void cover(const at::Tensor& positions_T);
-
-  const at::Tensor& cos() const { return cos_PR_; }  // fp32 [P, dim / 2], with the attention factor
-  const at::Tensor& sin() const { return sin_PR_; }
+  // `axis_positions_AT` [3, T]: time, height, width of each token; undefined: positions_T on each axis.
+  RotaryAngles angles(const at::Tensor& positions_T, const at::Tensor& axis_positions_AT = {});
 
  private:
+  // Makes the tables long enough for these positions.
+  void cover(const at::Tensor& positions);
+
   RopeConfig config_;
+  std::vector<int64_t> mrope_section_;
   at::Tensor frequencies_R_, cos_PR_, sin_PR_;
 };
 

@@ -28,17 +28,34 @@ TEST(Rope, FrequenciesOfTheReference) {
   EXPECT_TRUE(inverse_frequencies(linear).equal(frequencies / 2.0));
 }
 
+at::Tensor positions_of(std::vector<int64_t> positions) { return at::tensor(positions, at::kLong); }
+
 TEST(Rope, TablesGrowAndKeepTheirValues) {
   RotaryTables tables(RopeConfig{.theta = 1e4, .dim = 4, .attention_factor = 2.0});
-  tables.cover(at::tensor(std::vector<int64_t>{}));
-  ASSERT_GE(tables.cos().size(0), 1);
-  tables.cover(at::tensor(std::vector<int64_t>{0, 3}));
-  const at::Tensor before = tables.cos().clone();
-  tables.cover(at::tensor(std::vector<int64_t>{5000}));
-  ASSERT_GT(tables.cos().size(0), 5000);
-  EXPECT_TRUE(tables.cos().narrow(0, 0, before.size(0)).equal(before));
-  EXPECT_NEAR(tables.cos()[5000][1].item<double>(), 2.0 * std::cos(50.0), 1e-4);
-  EXPECT_NEAR(tables.sin()[3][0].item<double>(), 2.0 * std::sin(3.0), 1e-6);
+  ASSERT_GE(tables.angles(positions_of({})).cos_PR.size(0), 1);
+  const at::Tensor before = tables.angles(positions_of({0, 3})).cos_PR;
+  const RotaryAngles angles = tables.angles(positions_of({5000}));
+  ASSERT_GT(angles.cos_PR.size(0), 5000);
+  EXPECT_TRUE(angles.cos_PR.narrow(0, 0, before.size(0)).equal(before));
+  EXPECT_NEAR(angles.cos_PR[5000][1].item<double>(), 2.0 * std::cos(50.0), 1e-4);
+  EXPECT_NEAR(angles.sin_PR[3][0].item<double>(), 2.0 * std::sin(3.0), 1e-6);
+}
+
+// Column r of three axes turns by the position on axis r % 3, as far as that axis has columns; the rest by the first.
+TEST(Rope, ThreeAxesTurnTheirOwnColumns) {
+  RotaryTables tables(RopeConfig{.theta = 1e2, .dim = 8}, {2, 1, 1});
+  const at::Tensor positions_AT = positions_of({4, 5, 7, 8, 10, 11}).view({3, 2});
+  const RotaryAngles angles = tables.angles(positions_of({0, 1}), positions_AT);
+  ASSERT_EQ(angles.cos_PR.sizes(), (std::vector<int64_t>{2, 4}));
+  const std::vector<std::vector<double>> turned_by = {{4, 7, 10, 4}, {5, 8, 11, 5}};
+  for (int64_t t = 0; t < 2; ++t) {
+    const int64_t row = angles.positions_T[t].item<int64_t>();
+    for (int64_t r = 0; r < 4; ++r) {
+      const double angle = turned_by[t][r] * std::pow(1e2, -static_cast<double>(r) / 4.0);
+      EXPECT_NEAR(angles.cos_PR[row][r].item<double>(), std::cos(angle), 1e-6) << t << " " << r;
+      EXPECT_NEAR(angles.sin_PR[row][r].item<double>(), std::sin(angle), 1e-6) << t << " " << r;
+    }
+  }
 }
 
 }  // namespace

@@ -5,6 +5,11 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softplus.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <vector>
 
 namespace expertmesh::model {
 namespace {
@@ -18,20 +23,49 @@ at::Tensor heads_of(const at::Tensor& mixed_TC, int64_t begin, int64_t heads, in
   return mixed_TC.narrow(1, begin, heads * dim).unflatten(1, {heads, dim});
 }
 
+// One state of every document, where they have any: documents that begin here start from zeros.
+at::Tensor states_of(std::span<LayerCache* const> caches, at::Tensor LayerCache::* state) {
+  std::vector<at::Tensor> states;
+  at::Tensor some;
+  for (const LayerCache* cache : caches) {
+    states.push_back(cache->*state);
+    if (states.back().defined()) some = states.back();
+  }
+  if (!some.defined()) return {};
+  for (at::Tensor& one : states) {
+    if (!one.defined()) one = at::zeros_like(some);
+  }
+  return states.size() == 1 ? some.unsqueeze(0) : at::stack(states);
+}
+
+void keep_states(std::span<LayerCache* const> caches, at::Tensor LayerCache::* state, const at::Tensor& states_B) {
+  for (size_t d = 0; d < caches.size(); ++d) caches[d]->*state = states_B.select(0, static_cast<int64_t>(d));
+}
+
+// A chunk costs as much as a full one however few of its tokens are there.
+bool has_few_tokens(const TokenBatch& batch, int64_t chunk_size) {
+  const auto& cu = batch.cu_seqlens;
+  for (size_t d = 0; d + 1 < cu.size(); ++d) {
+    if (cu[d + 1] - cu[d] > chunk_size / 8) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 CausalConv::CausalConv(std::string path, int64_t channels, int64_t taps)
     : Module(std::move(path)), weight_(add_parameter("weight", {channels, 1, taps})) {}
 
-at::Tensor CausalConv::forward(const at::Tensor& x_TC, const TokenBatch& batch, const ops::Operators& ops) const {
+at::Tensor CausalConv::forward(const at::Tensor& x_TC, const LayerContext& context) const {
   enter();
-  return ops
-      .causal_conv1d_silu({.x_TC = x_TC,
-                           .weight_CW = weight_.value().squeeze(1),
-                           .cu_seqlens = batch.cu_seqlens,
-                           .initial_state_BCW = {},
-                           .needs_final_state = false})
-      .out_TC;
+  const ops::CausalConvResult result = context.runtime.ops->causal_conv1d_silu(
+      {.x_TC = x_TC,
+       .weight_CW = weight_.value().squeeze(1),
+       .cu_seqlens = context.batch.cu_seqlens,
+       .initial_state_BCW = states_of(context.caches, &LayerCache::conv_state_CW),
+       .needs_final_state = !context.caches.empty()});
+  if (!context.caches.empty()) keep_states(context.caches, &LayerCache::conv_state_CW, result.final_state_BCW);
+  return result.out_TC;
 }
 
 GatedRmsNorm::GatedRmsNorm(std::string path, int64_t size, double eps)
@@ -67,24 +101,27 @@ at::Tensor GatedDeltaNet::log_decay(const at::Tensor& hidden_TH) const {
   return -at::exp(A_log_.value()) * at::softplus(step_TV);
 }
 
-at::Tensor GatedDeltaNet::forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime) const {
+at::Tensor GatedDeltaNet::forward(const at::Tensor& hidden_TH, const LayerContext& context) const {
   enter();
-  const ops::Operators& ops = *runtime.ops;
-  const at::Tensor mixed_TC = conv1d_.forward(in_proj_qkv_.forward(hidden_TH), batch, ops);
-  const int64_t keys = key_width(sizes_);
-  const at::Tensor out_TVE =
-      ops.gated_delta_rule({.q_TKD = heads_of(mixed_TC, 0, sizes_.key_heads, sizes_.key_head_dim),
-                            .k_TKD = heads_of(mixed_TC, keys, sizes_.key_heads, sizes_.key_head_dim),
-                            .v_TVE = heads_of(mixed_TC, 2 * keys, sizes_.value_heads, sizes_.value_head_dim),
-                            .g_TV = log_decay(hidden_TH),
-                            .beta_TV = at::sigmoid(in_proj_b_.forward(hidden_TH).to(at::kFloat)),
-                            .cu_seqlens = batch.cu_seqlens,
-                            .initial_state_BVDE = {},
-                            .chunk_size = runtime.chunk_size,
-                            .needs_final_state = false})
-          .out_TVE;
+  const ops::Operators& ops = *context.runtime.ops;
+  const bool is_generating = !context.caches.empty();
+  const at::Tensor mixed_TC = conv1d_.forward(in_proj_qkv_.forward(hidden_TH), context);
+  const int64_t keys = key_width(sizes_), chunk_size = context.runtime.chunk_size;
+  const auto rule =
+      is_generating && has_few_tokens(context.batch, chunk_size) ? ops.gated_delta_step : ops.gated_delta_rule;
+  const ops::GatedDeltaResult result =
+      rule({.q_TKD = heads_of(mixed_TC, 0, sizes_.key_heads, sizes_.key_head_dim),
+            .k_TKD = heads_of(mixed_TC, keys, sizes_.key_heads, sizes_.key_head_dim),
+            .v_TVE = heads_of(mixed_TC, 2 * keys, sizes_.value_heads, sizes_.value_head_dim),
+            .g_TV = log_decay(hidden_TH),
+            .beta_TV = at::sigmoid(in_proj_b_.forward(hidden_TH).to(at::kFloat)),
+            .cu_seqlens = context.batch.cu_seqlens,
+            .initial_state_BVDE = states_of(context.caches, &LayerCache::delta_state_VDE),
+            .chunk_size = chunk_size,
+            .needs_final_state = is_generating});
+  if (is_generating) keep_states(context.caches, &LayerCache::delta_state_VDE, result.final_state_BVDE);
   const at::Tensor gate_TVE = in_proj_z_.forward(hidden_TH).unflatten(1, {sizes_.value_heads, sizes_.value_head_dim});
-  return out_proj_.forward(norm_.forward(out_TVE, gate_TVE, ops).flatten(1));
+  return out_proj_.forward(norm_.forward(result.out_TVE, gate_TVE, ops).flatten(1));
 }
 
 }  // namespace expertmesh::model

@@ -16,7 +16,8 @@ namespace expertmesh::model {
 class CausalConv : public shard::Module {
  public:
   CausalConv(std::string path, int64_t channels, int64_t taps);
-  at::Tensor forward(const at::Tensor& x_TC, const TokenBatch& batch, const ops::Operators& ops) const;
+  // Takes and leaves conv_state_CW of the caches.
+  at::Tensor forward(const at::Tensor& x_TC, const LayerContext& context) const;
 
  private:
   shard::Parameter& weight_;  // [C, 1, taps]
@@ -38,7 +39,7 @@ class GatedDeltaNet : public shard::Module {
   GatedDeltaNet(const std::string& path, const Qwen3_5MoeConfig& config);
 
   // hidden_TH -> hidden_TH.
-  at::Tensor forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime) const;
+  at::Tensor forward(const at::Tensor& hidden_TH, const LayerContext& context) const;
 
  private:
   // The log of how much of the state each token keeps, fp32 [T, V].

@@ -48,14 +48,14 @@ Qwen3_5MoeLayer::Qwen3_5MoeLayer(const std::string& path, const Qwen3_5MoeConfig
   add_child(post_attention_layernorm_);
 }
 
-at::Tensor Qwen3_5MoeLayer::forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime,
-                                    moe::Routing& routing) const {
+at::Tensor Qwen3_5MoeLayer::forward(const at::Tensor& hidden_TH, const LayerContext& context) const {
   enter();
-  const ops::Operators& ops = *runtime.ops;
+  const ops::Operators& ops = *context.runtime.ops;
   const at::Tensor normed_TH = input_layernorm_.forward(hidden_TH, ops);
-  const at::Tensor attended_TH = hidden_TH + (self_attn_ != nullptr ? self_attn_->forward(normed_TH, batch, ops)
-                                                                    : linear_attn_->forward(normed_TH, batch, runtime));
-  return attended_TH + mlp_.forward(post_attention_layernorm_.forward(attended_TH, ops), runtime, routing);
+  const at::Tensor attended_TH = hidden_TH + (self_attn_ != nullptr ? self_attn_->forward(normed_TH, context)
+                                                                    : linear_attn_->forward(normed_TH, context));
+  return attended_TH +
+         mlp_.forward(post_attention_layernorm_.forward(attended_TH, ops), context.runtime, context.routing);
 }
 
 }  // namespace expertmesh::model

@@ -23,8 +23,7 @@ class Qwen3_5MoeLayer : public DecoderLayer {
   Qwen3_5MoeLayer(const std::string& path, const Qwen3_5MoeConfig& config, bool is_full_attention,
                   std::shared_ptr<RotaryTables> rotary);
 
-  at::Tensor forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime,
-                     moe::Routing& routing) const override;
+  at::Tensor forward(const at::Tensor& hidden_TH, const LayerContext& context) const override;
   shard::Module* experts() override { return &mlp_.experts(); }
   const moe::Router* router() const override { return &mlp_.gate(); }
 

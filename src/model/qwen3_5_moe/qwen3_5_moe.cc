@@ -28,7 +28,7 @@ std::unique_ptr<Model> build_qwen3_5_moe(const base::Json& json, const std::stri
       .moe_layers = 0,
       .moe_intermediate = config.experts.intermediate,
       .linear_attention_layers = std::count(config.is_full_attention.begin(), config.is_full_attention.end(), false)};
-  const auto rotary = std::make_shared<RotaryTables>(config.rope);
+  const auto rotary = std::make_shared<RotaryTables>(config.rope, config.mrope_section);
   return std::make_unique<DecoderModel>(
       std::move(options), [&](const std::string& path, int64_t index) -> std::unique_ptr<DecoderLayer> {
         return std::make_unique<Qwen3_5MoeLayer>(path, config, config.is_full_attention[static_cast<size_t>(index)],

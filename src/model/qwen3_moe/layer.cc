@@ -46,13 +46,13 @@ Qwen3MoeLayer::Qwen3MoeLayer(const std::string& path, const Qwen3MoeConfig& conf
   add_child(post_attention_layernorm_);
 }
 
-at::Tensor Qwen3MoeLayer::forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime,
-                                  moe::Routing& routing) const {
+at::Tensor Qwen3MoeLayer::forward(const at::Tensor& hidden_TH, const LayerContext& context) const {
   enter();
-  const ops::Operators& ops = *runtime.ops;
-  const at::Tensor attended = hidden_TH + self_attn_.forward(input_layernorm_.forward(hidden_TH, ops), batch, ops);
+  const ops::Operators& ops = *context.runtime.ops;
+  const at::Tensor attended = hidden_TH + self_attn_.forward(input_layernorm_.forward(hidden_TH, ops), context);
   const at::Tensor normed = post_attention_layernorm_.forward(attended, ops);
-  const at::Tensor mixed = moe_ != nullptr ? moe_->forward(normed, runtime, routing) : mlp_->forward(normed, ops);
+  const at::Tensor mixed =
+      moe_ != nullptr ? moe_->forward(normed, context.runtime, context.routing) : mlp_->forward(normed, ops);
   return attended + mixed;
 }
 

@@ -18,8 +18,7 @@ class Qwen3MoeLayer : public DecoderLayer {
   Qwen3MoeLayer(const std::string& path, const Qwen3MoeConfig& config, bool is_moe,
                 std::shared_ptr<RotaryTables> rotary);
 
-  at::Tensor forward(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime,
-                     moe::Routing& routing) const override;
+  at::Tensor forward(const at::Tensor& hidden_TH, const LayerContext& context) const override;
   shard::Module* experts() override { return moe_ == nullptr ? nullptr : &moe_->experts(); }
   const moe::Router* router() const override { return moe_ == nullptr ? nullptr : &moe_->gate(); }
 
