@@ -9,7 +9,7 @@
       store them (qwen3_moe split per expert, qwen3_5_moe fused) unless --fused or --split says otherwise.
   hf_ref.py score MODEL IN.jsonl OUT.jsonl [--dtype float32]
       For each row {"input_ids": [...]}: {"logprobs": [natural log p of tokens 1..n-1]}.
-  hf_ref.py trace MODEL BATCHES.jsonl OUT_DIR [--optim sgd|adamw] [--lr X] [--max-norm X] [--wd X]
+  hf_ref.py trace MODEL BATCHES.jsonl OUT_DIR [--optim sgd|adamw] [--lr X] [--max-norm X] [--wd X] [--dtype float32]
       Each row of BATCHES.jsonl is one optimizer step: {"samples": [{"input_ids": [...], "labels": [...]}]}
       (labels -100 = not supervised, same length). Samples run one by one, unpadded, so nothing leaks between
       them; the loss is the mean negative log-likelihood over all supervised shifted labels of the step.
@@ -19,9 +19,9 @@
       Gloo processes. --rows gives the sequences (equal lengths) instead of random
       ones. Prints one JSON line {tokens_per_s, step_s, losses, peak_rss_mib_all_ranks}.
 
-fp32 unless --dtype says otherwise. Everything runs on the CPU, without network.
+fp32 unless --dtype says otherwise; float64 is fp64 also where transformers asks for fp32. Everything runs on the CPU, without network.
 """
-import argparse, json, os, re, resource, time
+import argparse, contextlib, json, os, re, resource, time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -129,10 +129,37 @@ def model_class(config):
             "qwen3_5_moe": m.Qwen3_5MoeForConditionalGeneration}[config.model_type]
 
 
+class WideTorch:
+    """The torch module, where fp32 means fp64."""
+    float = float32 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@contextlib.contextmanager
+def fp64_throughout(dtype=torch.float64):
+    """Where dtype is fp64, what transformers computes in fp32 whatever a model's dtype is fp64 too: norms, softmax,
+    rotary angles, the gated delta rule."""
+    from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
+    from transformers.models.qwen3_moe import modeling_qwen3_moe
+    modules, to_float = (modeling_qwen3_moe, modeling_qwen3_5_moe), torch.Tensor.float
+    if dtype == torch.float64:
+        for module in modules:
+            module.torch = WideTorch()
+        torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.torch = torch
+        torch.Tensor.float = to_float
+
+
 def load(path, dtype=torch.float32, experts="grouped_mm"):
     from transformers import AutoConfig
     config = AutoConfig.from_pretrained(path)
-    if dtype == torch.float32:
+    if dtype in (torch.float32, torch.float64):
         experts = "eager"
     model = model_class(config).from_pretrained(path, dtype=dtype, attn_implementation="sdpa",
                                                 experts_implementation=experts)
@@ -145,14 +172,20 @@ def token_logprobs(model, ids):
 
 
 def score(args):
-    model = load(args.model, getattr(torch, args.dtype)).eval()
-    with torch.no_grad(), open(args.input) as rows, open(args.output, "w") as out:
+    dtype = getattr(torch, args.dtype)
+    with fp64_throughout(dtype), torch.no_grad(), open(args.input) as rows, open(args.output, "w") as out:
+        model = load(args.model, dtype).eval()
         for row in rows:
             out.write(json.dumps({"logprobs": token_logprobs(model, json.loads(row)["input_ids"]).tolist()}) + "\n")
 
 
 def trace(args):
-    model = load(args.model).train()
+    with fp64_throughout(getattr(torch, args.dtype)):
+        run_steps(args)
+
+
+def run_steps(args):
+    model = load(args.model, getattr(torch, args.dtype)).train()
     # What the loss never reads is not trained: vision tower, MTP head.
     params = {n: p for n, p in model.named_parameters() if "visual" not in n}
     opt = (torch.optim.SGD(params.values(), lr=args.lr) if args.optim == "sgd" else
@@ -243,6 +276,7 @@ def main():
     c.add_argument("model"); c.add_argument("batches"); c.add_argument("out")
     c.add_argument("--optim", choices=["sgd", "adamw"], default="sgd"); c.add_argument("--lr", type=float, default=1e-2)
     c.add_argument("--max-norm", type=float, default=1.0); c.add_argument("--wd", type=float, default=0.01)
+    c.add_argument("--dtype", default="float32")
     c = sub.add_parser("bench"); c.set_defaults(run=bench)
     c.add_argument("model"); c.add_argument("--tokens", type=int, default=512); c.add_argument("--batch", type=int, default=4)
     c.add_argument("--steps", type=int, default=3); c.add_argument("--experts", default="grouped_mm")
