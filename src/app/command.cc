@@ -22,11 +22,14 @@
 namespace expertmesh::app {
 namespace {
 
-constexpr std::array<Command, 5> kCommands{{
+constexpr std::array<Command, 7> kCommands{{
     {"sft", "train", "fine-tune a model on instructions or conversations",
      "expertmesh sft config.yaml dist_config.ep_size=2 --ranks 4", &run_sft},
     {"score", "", "log-probability of every token of given rows",
      "expertmesh score --model MODEL_DIR --input rows.jsonl --output scores.jsonl", &run_score},
+    {"generate", "", "answer or continue a prompt, or rows of a file",
+     "expertmesh generate --model MODEL_DIR --prompt \"What is a mesh?\" --max-new-tokens 200", &run_generate},
+    {"chat", "", "talk to a model", "expertmesh chat --model MODEL_DIR --temperature 0.7", &run_chat},
     {"init", "", "make a model directory with random weights",
      "expertmesh init --preset qwen3-moe-quickstart --out MODEL_DIR", &run_init},
     {"list", "", "what there is: models, dispatchers, kernels, presets, converters", "expertmesh list presets",
@@ -35,7 +38,7 @@ constexpr std::array<Command, 5> kCommands{{
 }};
 
 // Commands of the peer that people will try, and that are not here yet.
-constexpr std::array<std::string_view, 5> kPlanned{"dpo", "rm", "chat", "export", "render"};
+constexpr std::array<std::string_view, 4> kPlanned{"dpo", "rm", "export", "render"};
 
 std::string overview() {
   std::string text =

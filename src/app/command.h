@@ -29,6 +29,8 @@ int run(const Arguments& arguments);
 
 void run_sft(const Arguments& arguments);
 void run_score(const Arguments& arguments);
+void run_generate(const Arguments& arguments);
+void run_chat(const Arguments& arguments);
 void run_init(const Arguments& arguments);
 void run_list(const Arguments& arguments);
 void run_version(const Arguments& arguments);

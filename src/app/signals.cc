@@ -11,6 +11,7 @@ namespace expertmesh::app {
 namespace {
 
 std::atomic<int> g_first{0};
+std::atomic<bool> g_answer_stopped{false};
 
 // Async-signal-safe: remembers, writes, leaves.
 void on_stop_signal(int signal) {
@@ -18,6 +19,10 @@ void on_stop_signal(int signal) {
   if (!g_first.compare_exchange_strong(none, signal)) _exit(128 + signal);
   constexpr std::string_view kText = "\n[info] ending after this step and saving; once more ends at once\n";
   (void)!write(STDERR_FILENO, kText.data(), kText.size());
+}
+
+void on_answer_interrupt(int signal) {
+  if (g_answer_stopped.exchange(true)) _exit(128 + signal);
 }
 
 void set_handler(int signal, void (*handler)(int)) {
@@ -38,5 +43,14 @@ void take_stop_signals() {
 }
 
 int stop_signal() { return g_first.load(); }
+
+StoppableAnswer::StoppableAnswer() {
+  g_answer_stopped = false;
+  set_handler(SIGINT, on_answer_interrupt);
+}
+
+StoppableAnswer::~StoppableAnswer() { set_handler(SIGINT, SIG_DFL); }
+
+bool is_answer_stopped() { return g_answer_stopped.load(); }
 
 }  // namespace expertmesh::app

@@ -15,4 +15,16 @@ void take_stop_signals();
 // The first of them that came; 0: none yet.
 int stop_signal();
 
+// While one of these lives, the first Ctrl-C is a wish to stop what is being said, and the second ends the process;
+// before and after, each ends the process as it does everywhere. One at a time.
+class StoppableAnswer {
+ public:
+  StoppableAnswer();
+  ~StoppableAnswer();
+  StoppableAnswer(const StoppableAnswer&) = delete;
+  StoppableAnswer& operator=(const StoppableAnswer&) = delete;
+};
+// Whether the living one was told to stop. Any thread.
+bool is_answer_stopped();
+
 }  // namespace expertmesh::app

@@ -34,6 +34,12 @@ std::string unknown_flag(const CLI::App& parser, const Arguments& arguments) {
   return {};
 }
 
+bool is_number(const std::string& text) {
+  double value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return status == std::errc() && end == text.data() + text.size();
+}
+
 bool is_integer(const std::string& text) {
   int64_t value = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -44,9 +50,11 @@ bool is_integer(const std::string& text) {
 std::string fault_in(const CLI::App& parser, const CLI::ParseError& e) {
   for (const CLI::Option* option : parser.get_options()) {
     const std::string type = option->get_type_name();
-    if (type != "INT" && type != "UINT") continue;
+    const bool wants_integer = type == "INT" || type == "UINT";
+    if (!wants_integer && type != "FLOAT") continue;
     for (const std::string& given : option->results()) {
-      if (!is_integer(given)) return fmt::format("{} is \"{}\", not an integer", option->get_name(), given);
+      if (wants_integer ? is_integer(given) : is_number(given)) continue;
+      return fmt::format("{} is \"{}\", not {}", option->get_name(), given, wants_integer ? "an integer" : "a number");
     }
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&e) != nullptr) {

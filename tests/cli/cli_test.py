@@ -5,9 +5,11 @@
     tests/cli/cli_test.py EXPERTMESH [TEXT ...]
 """
 import itertools
+import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -15,13 +17,18 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "support"))
 import product  # noqa: E402
 import tensors  # noqa: E402
-from product import CHECKPOINT, CONFIG, DATA, MODEL, USAGE, Failure  # noqa: E402
+from product import CHECKPOINT, CONFIG, DATA, MODEL, NUMERICS, USAGE, Failure  # noqa: E402
 from suite import Suite  # noqa: E402
 
 CASES = os.path.join(os.path.dirname(HERE), "cases")
 TRAIN = ["model=weights/models/nano_qwen3", "train_dataset=data/tokens.yaml", "output_dir=made", "max_steps=1"]
 SCORE = ["score", "--model", "weights/models/ok_split", "--input", "ids.jsonl"]
 INIT = ["init", "--config", "weights/models/ok_split/config.json"]
+NANO = ["generate", "--model", "weights/models/nano_qwen3"]
+ASK = NANO + ["--prompt", "x"]
+ROWS = NANO + ["--input", "ids.jsonl", "--max-new-tokens", "4"]
+TALKER = ["--model", "talker", "chat_markup=qwen3", "--max-new-tokens", "12"]
+EP_2 = ["--ranks", "2", "dist_config.name=fsdpturbo", "dist_config.ep_size=2"]
 MINIMAL = "config/ok_minimal.yaml"
 COUNTER = itertools.count()
 
@@ -66,6 +73,49 @@ MISTAKES = [
     ("score_bf16_word", SCORE + ["--bf16", "maybe"], USAGE, ["--bf16", "maybe", "true", "false"]),
     ("score_with_config_file", SCORE + [MINIMAL], USAGE, [MINIMAL, "key=value"]),
     ("score_output_in_no_directory", SCORE + ["--output", "nowhere/scores.jsonl"], DATA, ["nowhere/scores.jsonl"]),
+    ("generate_without_model", ["generate", "--prompt", "x"], USAGE, ["--model is required"]),
+    ("generate_neither", NANO, USAGE, ["neither", "--prompt", "--input"]),
+    ("generate_both", ASK + ["--input", "ids.jsonl"], USAGE, ["both", "--prompt", "--input"]),
+    ("generate_flag_typo", ASK + ["--temprature", "1"], USAGE, ["--temprature", "--temperature"]),
+    ("generate_temperature_below_0", ASK + ["--temperature", "-1"], USAGE, ["--temperature -1", "0"]),
+    ("generate_temperature_nan", ASK + ["--temperature", "nan"], USAGE, ["--temperature nan"]),
+    ("generate_temperature_word", ASK + ["--temperature", "hot"], USAGE, ["--temperature", "\"hot\"", "number"]),
+    ("generate_top_p_0", ASK + ["--top-p", "0"], USAGE, ["--top-p 0", "above 0"]),
+    ("generate_top_p_2", ASK + ["--top-p", "2"], USAGE, ["--top-p 2", "at most 1"]),
+    ("generate_top_k_below_0", ASK + ["--top-k", "-1"], USAGE, ["--top-k -1", "below 0"]),
+    ("generate_top_k_fraction", ASK + ["--top-k", "1.5"], USAGE, ["--top-k", "\"1.5\"", "integer"]),
+    ("generate_greedy_and_temperature", ASK + ["--greedy", "--temperature", "1"], USAGE, ["--greedy", "--temperature"]),
+    ("generate_greedy_and_top_k", ASK + ["--greedy", "--top-k", "5"], USAGE, ["--greedy", "--top-k"]),
+    ("generate_seed_below_0", ASK + ["--seed", "-1"], USAGE, ["--seed -1"]),
+    ("generate_no_new_tokens", ASK + ["--max-new-tokens", "0"], USAGE, ["--max-new-tokens 0", "1 or more"]),
+    ("generate_too_many_new_tokens", ASK + ["--max-new-tokens", "9999999999"], USAGE, ["--max-new-tokens 9999999999"]),
+    ("generate_batch_0", ROWS + ["--batch", "0"], USAGE, ["--batch 0", "1 or more"]),
+    ("generate_bf16_word", ASK + ["--bf16", "maybe"], USAGE, ["--bf16", "maybe", "true", "false"]),
+    ("generate_thinking_word", ASK + ["--thinking", "hard"], USAGE, ["--thinking", "hard", "true", "false"]),
+    ("generate_thinking_raw", ASK + ["--raw", "--thinking", "true"], USAGE, ["--thinking", "--raw"]),
+    ("generate_thinking_without_template", ASK + ["--thinking", "true"], USAGE, ["--thinking", "no chat template", "chat_markup"]),
+    ("generate_thinking_with_chatml", ["generate", "--prompt", "x", "--model", "talker", "chat_markup=chatml", "--thinking", "true"], CONFIG,
+     ["thinking", "chatml"]),
+    ("generate_raw_with_rows", ROWS + ["--raw"], USAGE, ["--raw", "--input"]),
+    ("generate_empty_prompt", NANO + ["--prompt", ""], USAGE, ["--prompt is empty"]),
+    ("generate_with_config_file", ROWS + [MINIMAL], USAGE, [MINIMAL, "key=value"]),
+    ("generate_no_such_model", ["generate", "--model", "nope", "--prompt", "x"], MODEL, ["nope"]),
+    ("generate_no_such_rows", NANO + ["--input", "nope.jsonl"], DATA, ["nope.jsonl", "no such file"]),
+    ("generate_directory_for_rows", NANO + ["--input", "data"], DATA, ["data", "directory"]),
+    ("generate_text_without_tokenizer", NANO + ["--input", "text.jsonl"], MODEL, ["tokenizer.json"]),
+    ("generate_prompt_without_tokenizer", ASK, MODEL, ["tokenizer.json"]),
+    ("generate_id_outside", ["generate", "--model", "weights/models/ok_split", "--input", "far.jsonl"], DATA, ["far.jsonl:1", "511", "8 rows"]),
+    ("generate_answered_row", ["generate", "--input", "answered.jsonl"] + TALKER, DATA, ["answered.jsonl:2", "last message", "assistant"]),
+    ("generate_output_in_no_directory", ROWS + ["--output", "nowhere/rows.jsonl"], DATA, ["nowhere/rows.jsonl"]),
+    ("generate_vllm", ROWS + ["sample_backend=vllm"], CONFIG, ["sample_backend", "vllm"]),
+    ("generate_settings_of_wrong_kind", ["generate", "--model", "hot", "--input", "ids.jsonl"], MODEL,
+     ["hot/generation_config.json", "temperature", "boiling"]),
+    ("chat_without_model", ["chat"], CONFIG, ["model is missing"]),
+    ("chat_no_such_model", ["chat", "--model", "nope"], MODEL, ["nope"]),
+    ("chat_no_such_config", ["chat", "nope.yaml"], CONFIG, ["nope.yaml", "no such file"]),
+    ("chat_without_tokenizer", ["chat", "--model", "weights/models/nano_qwen3", "chat_markup=qwen3"], MODEL, ["tokenizer.json"]),
+    ("chat_flag_typo", ["chat", "--model", "talker", "--sytem", "x"], USAGE, ["--sytem", "--system"]),
+    ("chat_top_p", ["chat", "--model", "talker", "--top-p", "1.5"], USAGE, ["--top-p 1.5"]),
     ("init_without_out", ["init", "--preset", "qwen3-moe-tiny"], USAGE, ["--out is required"]),
     ("init_neither", ["init", "--out", "made"], USAGE, ["--config", "--preset", "neither"]),
     ("init_both", INIT + ["--preset", "qwen3-moe-tiny", "--out", "made"], USAGE, ["both", "--config", "--preset"]),
@@ -98,6 +148,31 @@ def make_folder(folder):
         file.write('{"input_ids": [1, 5, 2]}\n')
     with open(os.path.join(folder, "text.jsonl"), "w", encoding="utf-8") as file:
         file.write('{"text": "one"}\n')
+    with open(os.path.join(folder, "far.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"input_ids": [511]}\n')
+    with open(os.path.join(folder, "answered.jsonl"), "w", encoding="utf-8") as file:
+        for role in ("user", "assistant"):
+            file.write('{"messages": [{"role": "%s", "content": "x"}]}\n' % role)
+    with open(os.path.join(folder, "many.jsonl"), "w", encoding="utf-8") as file:
+        for length in (1, 2, 3, 5, 8, 13, 21):
+            file.write('{"input_ids": %s}\n' % [(7 * length + i) % 16 for i in range(length)])
+    copy_model(folder, "ok_split", "hot")
+    with open(os.path.join(folder, "hot", "generation_config.json"), "w", encoding="utf-8") as file:
+        file.write('{"temperature": "boiling"}')
+    copy_model(folder, "nano_qwen3", "broken")
+    fill_with_nan(os.path.join(folder, "broken", "model.safetensors"), "lm_head.weight")
+
+
+def copy_model(folder, name, to):
+    shutil.copytree(os.path.join(folder, "weights/models", name), os.path.join(folder, to))
+
+
+def fill_with_nan(path, tensor):
+    header, start = tensors.read_header(path)
+    begin, end = header[tensor]["data_offsets"]
+    with open(path, "r+b") as file:
+        file.seek(start + begin)
+        file.write(b"\xff" * (end - begin))
 
 
 def test_mistake(arguments, code, contains, env=None):
@@ -191,21 +266,134 @@ def test_score_writes_whole_output():
         raise Failure("scores.jsonl has %d lines, or its temporary file is left" % len(lines))
 
 
+def generate_rows(name, *arguments):
+    """The rows of many.jsonl continued, as objects; checks the shape of the file."""
+    run = EXPERTMESH(NANO + ["--input", "many.jsonl", "--output", name, "--max-new-tokens", "6"] + list(arguments)).expect_code(0)
+    run.expect("7 rows, 53 prompt tokens", "new tokens")
+    if run.out:
+        run.fail("rows that go to a file are not printed")
+    if os.path.exists(os.path.join(EXPERTMESH.folder, name + ".tmp")):
+        run.fail("a temporary file is left")
+    with open(os.path.join(EXPERTMESH.folder, name), encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    if [row["prompt_tokens"] for row in rows] != [1, 2, 3, 5, 8, 13, 21]:
+        run.fail("the rows are not those of the input, in its order")
+    for row in rows:
+        ids = row["output_ids"]
+        is_stopped = row["finish_reason"] == "stop"  # config.json: eos_token_id 1
+        if set(row) != {"output_ids", "finish_reason", "prompt_tokens", "tokens"} or row["tokens"] != len(ids) or 1 in ids[:-1]:
+            run.fail("a row is %s" % row)
+        if is_stopped != (ids[-1] == 1) or (not is_stopped and (row["finish_reason"] != "length" or len(ids) != 6)):
+            run.fail("a row ends at the wrong place: %s" % row)
+    return rows
+
+
+def test_generate_rows():
+    """Whatever batch and mesh, greedy and drawn."""
+    for sampling in ([], ["--temperature", "1.2", "--top-k", "0", "--seed", "5"]):
+        name = "rows_%d.jsonl" % next(COUNTER)
+        rows = generate_rows(name, *sampling)
+        for more in (["--batch", "1"], EP_2, EP_2 + ["--batch", "2"]):
+            if generate_rows(name, *sampling, *more) != rows:
+                raise Failure("%s change what is generated" % more)
+        if sampling and generate_rows(name, *sampling[:-1], "6") == rows:
+            raise Failure("another seed draws the same")
+
+
+def test_generate_to_stdout():
+    run = EXPERTMESH(NANO + ["--input", "many.jsonl", "--max-new-tokens", "2"]).expect_code(0).expect("greedy", "ends at 1", "fp32")
+    if len([json.loads(line) for line in run.out.splitlines()]) != 7:
+        run.fail("stdout holds anything but seven rows")
+
+
+def test_generate_without_finite_scores():
+    """The run ends with the code for numerics, and leaves no output."""
+    arguments = ["generate", "--model", "broken", "--input", "many.jsonl", "--output", "never.jsonl"]
+    for more in ([], ["--temperature", "1"], EP_2):
+        EXPERTMESH(arguments + more).expect_code(NUMERICS).expect("row ", "new token 1", "score of token")
+        if [name for name in os.listdir(EXPERTMESH.folder) if name.startswith("never")]:
+            raise Failure("an output is left")
+
+
+def test_generate_text():
+    """A prompt in a user's turn or as it is; the same text as in a row's answer."""
+    with open(os.path.join(EXPERTMESH.folder, "prompts.jsonl"), "w", encoding="utf-8") as file:
+        file.write('{"messages": [{"role": "user", "content": "one two"}]}\n{"text": "one two"}\n')
+    run = EXPERTMESH(["generate", "--input", "prompts.jsonl"] + TALKER).expect_code(0)
+    asked, continued = [json.loads(line) for line in run.out.splitlines()]
+    if asked["prompt_tokens"] <= continued["prompt_tokens"]:
+        run.fail("the markup of a question has no tokens")
+    for row, arguments in ((asked, []), (continued, ["--raw"])):
+        prompt = EXPERTMESH(["generate", "--prompt", "one two"] + TALKER + arguments).expect_code(0)
+        if prompt.out != row["text"] + "\n":
+            prompt.fail("the text is not that of the row: %r" % row["text"])
+    thoughtless = EXPERTMESH(["generate", "--prompt", "one two", "--thinking", "false"] + TALKER).expect_code(0)
+    thoughtless.expect("1 row, %d prompt tokens" % (asked["prompt_tokens"] + 4))  # <think>, newlines, </think>, newlines
+
+
+def chat(typed, *arguments):
+    return EXPERTMESH(["chat"] + TALKER + list(arguments), typed=typed).expect_code(0)
+
+
+def test_chat():
+    """Piped: one answer a question and nothing else on stdout; `clear` forgets, `exit` ends."""
+    first = chat("one\nexit\ntwo\n").out
+    if not first.endswith("\n") or "\033" in first:
+        raise Failure("the answer is %r" % first)
+    for typed, expected in (("", ""), ("exit\n", ""), ("one", first), ("\n  one \r\n\n", first), ("one\nclear\none\n", 2 * first)):
+        run = chat(typed)
+        if run.out != expected:
+            run.fail("%r is answered with %r, not %r" % (typed, run.out, expected))
+    twice = chat("one\none\n").out
+    if not twice.startswith(first) or twice == 2 * first:
+        raise Failure("the second question does not see the first: %r" % twice)
+    if chat("one\none\n", *EP_2).out != twice:
+        raise Failure("two ranks answer something else")
+    if chat("one\n", "--system", "Be brief.").out == first:
+        raise Failure("a system message changes nothing")
+    chat("one\n").expect("greedy", "cut at 12 tokens")
+
+
+def test_chat_answer_is_interrupted():
+    """The first Ctrl-C stops an answer, and the conversation goes on."""
+    for more in ([], EP_2):
+        run = EXPERTMESH.start(["chat", "--model", "talker", "chat_markup=qwen3", "--max-new-tokens", "1000000"] + more, typed="one\nexit\n")
+        run.wait_for(lambda: len(run.printed()) > 600, what="a part of the answer")
+        run.send(signal.SIGINT)
+        run.finish().expect_code(0).expect_not("cut at")
+
+
+def test_chat_reads_a_config_file():
+    with open(os.path.join(EXPERTMESH.folder, "talk.yaml"), "w", encoding="utf-8") as file:
+        file.write("model: talker\nchat_markup: qwen3\nmax_new_tokens: 12\nbf16: false\ntrain_dataset: unused.jsonl\n")
+    run = EXPERTMESH(["chat", "talk.yaml"], typed="one\n").expect_code(0).expect("up to 12 new tokens", "fp32")
+    if run.out != chat("one\n", "--bf16", "false").out:
+        run.fail("the file says the same as the flags")
+
+
+def make_talker():
+    """A model with a tokenizer; its answers are noise."""
+    EXPERTMESH(["init", "--preset", "qwen3-moe-tiny", "--seed", "3", "--tokenizer", "render/tokenizer", "--out", "talker"]).expect_code(0)
+
+
 def main():
     global EXPERTMESH
     with tempfile.TemporaryDirectory(prefix="expertmesh_cli_") as folder:
         make_folder(folder)
         EXPERTMESH = product.Program(sys.argv[1], folder)
+        make_talker()
         suite = Suite()
         for name, *rest in MISTAKES:
             suite.add_named(name, test_mistake, *rest)
-        for arguments in ([], ["--help"], ["-h"], ["help"]) + tuple([c, "--help"] for c in ("sft", "train", "score", "init", "list", "version")):
+        for arguments in ([], ["--help"], ["-h"], ["help"]) + tuple([c, "--help"] for c in ("sft", "train", "score", "generate", "chat", "init", "list", "version")):
             suite.add_named("help_" + "_".join(arguments), test_help, arguments)
-        for what, words in (("models", ["qwen3_moe", "qwen3_5_moe", "qwen3_5_moe_text"]), ("dispatchers", ["eager"]), ("kernels", ["reference"]), ("presets", ["qwen3-moe-tiny", "qwen3.5-moe-35b-a3b"]),
+        for what, words in (("models", ["qwen3_moe", "qwen3_5_moe", "qwen3_5_moe_text"]), ("dispatchers", ["eager", "fused", "mc2", "domino"]), ("kernels", ["reference"]), ("presets", ["qwen3-moe-tiny", "qwen3.5-moe-35b-a3b"]),
                             ("converters", ["alpaca", "sharegpt", "openai", "tokenized"])):
             suite.add_named("list_" + what, test_list, what, words)
         for test in (test_version, test_init_and_alias, test_batching_strategies, test_small_set_repeats_with_a_warning,
-                     test_attention_choices, test_score_writes_whole_output):
+                     test_attention_choices, test_score_writes_whole_output, test_generate_rows, test_generate_to_stdout,
+                     test_generate_without_finite_scores, test_generate_text, test_chat, test_chat_answer_is_interrupted,
+                     test_chat_reads_a_config_file):
             suite.add(test)
         return suite.run(sys.argv[2:])
 

@@ -25,9 +25,14 @@ MESHES = [  # processes, overrides
     (2, nano.expert_parallel(2)),
     (2, nano.expert_parallel(2) + ["bf16=true", "optim_config.name=adamw", "optim_config.master_weights=none"]),
     (2, nano.expert_parallel(2) + ["global_batch_size=8", "micro_batch_size=2"]),
+    (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=fused"]),
+    (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=mc2", "bf16=true"]),
+    (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=domino"]),
     (3, ["dist_config.name=fsdp2"]),
     (4, nano.expert_parallel(2)),
     (4, nano.expert_parallel(4) + ["enable_activation_checkpointing=false"]),
+    (4, nano.expert_parallel(4) + ["dist_config.ep_dispatcher=fused"]),
+    (4, nano.expert_parallel(4) + ["dist_config.ep_dispatcher=mc2", "bf16=true"]),
     (4, nano.expert_parallel(2) + ["dist_config.efsdp_size=1", "mp_replicate_size=2"]),
     (4, nano.expert_parallel(2) + ["dist_config.fsdp_implementation=custom", "dist_config.reshard_after_forward=false"]),
 ]
@@ -257,24 +262,42 @@ def test_launcher_ends_the_others():
     nothing_is_left("launcher_ends")
 
 
-def test_score():
-    """`score` over processes writes the same file as over one rank."""
-    with open(path("rows.jsonl"), "w", encoding="utf-8") as file:
+def outputs_of(command, *more):
+    """What a command writes for seven rows on one rank and on two processes: pairs of rows."""
+    with open(path(command + ".jsonl"), "w", encoding="utf-8") as file:
         for length in range(2, 9):
             file.write('{"input_ids": %s}\n' % list(range(1, length + 1)))
-    arguments = ["score", "--model", "model", "--input", "rows.jsonl", "--output"]
-    EXPERTMESH(arguments + ["scores_1.jsonl"]).expect_code(OK)
-    for run in finish_all(EXPERTMESH.start_processes(arguments + ["scores_2.jsonl"] + nano.expert_parallel(2), 2)):
+    arguments = [command, "--model", "model", "--input", command + ".jsonl", *more, "--output"]
+    names = [command + "_1.jsonl", command + "_2.jsonl"]
+    EXPERTMESH(arguments + names[:1]).expect_code(OK)
+    for run in finish_all(EXPERTMESH.start_processes(arguments + names[1:] + nano.expert_parallel(2), 2)):
         run.expect_code(OK)
-    scores = []
-    for name in ("scores_1.jsonl", "scores_2.jsonl"):
+    outputs = []
+    for name in names:
         with open(path(name), encoding="utf-8") as file:
-            scores.append([tensors.json.loads(line) for line in file])
-    if len(scores[0]) != 7 or len(scores[1]) != 7:
-        raise Failure("%d and %d rows instead of 7" % (len(scores[0]), len(scores[1])))
-    for a, b in zip(*scores):
+            outputs.append([tensors.json.loads(line) for line in file])
+    if len(outputs[0]) != 7 or len(outputs[1]) != 7:
+        raise Failure("%d and %d rows instead of 7" % (len(outputs[0]), len(outputs[1])))
+    return zip(*outputs)
+
+
+def test_score():
+    """`score` over processes writes the same file as over one rank."""
+    for a, b in outputs_of("score"):
         if max(abs(x - y) for x, y in zip(a["logprobs"], b["logprobs"])) > 1e-5:
             raise Failure("log-probabilities differ: %s and %s" % (a, b))
+
+
+def test_generate():
+    """`generate` over processes too, and the lines are printed once."""
+    for a, b in outputs_of("generate", "--temperature", "0.8", "--max-new-tokens", "5"):
+        if a != b or not a["output_ids"]:
+            raise Failure("answers differ: %s and %s" % (a, b))
+    runs = finish_all(EXPERTMESH.start_processes(["generate", "--model", "model", "--input", "generate.jsonl"], 2))
+    if [len(run.expect_code(OK).out.splitlines()) for run in runs] != [7, 0]:
+        runs[1].fail("a rank that is not the first printed rows, or the first did not")
+    if "greedy" not in runs[0].err or runs[1].err:
+        runs[1].fail("a rank that is not the first told how tokens are chosen, or the first did not")
 
 
 def main():
@@ -300,7 +323,7 @@ def main():
             suite.add_named("interrupt_one_%s" % number.name, test_interrupt, number, code, (1,))
         for test in (test_slurm, test_open_mpi, test_launchers_disagree, test_slurm_without_address, test_failing_rank,
                      test_world_size_differs, test_same_rank_twice, test_missing_rank, test_port_in_use, test_model_not_there,
-                     test_launcher_ends_the_others, test_score):
+                     test_launcher_ends_the_others, test_score, test_generate):
             suite.add(test)
         return suite.run(sys.argv[2:])
 

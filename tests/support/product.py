@@ -86,12 +86,15 @@ class Run:
 class Started:
     """A run that goes on. Output is kept in files, so that a full pipe never stops it."""
 
-    def __init__(self, arguments, cwd, env, stdout=None):
+    def __init__(self, arguments, cwd, env, stdout=None, typed=""):
         self.arguments = arguments
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        self.start = time.monotonic()
-        self.process = subprocess.Popen(arguments, cwd=cwd, env=env, stdin=subprocess.DEVNULL,
-                                        stdout=stdout if stdout is not None else self._out, stderr=self._err)
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(typed.encode("utf-8"))
+            stdin.seek(0)
+            self.start = time.monotonic()
+            self.process = subprocess.Popen(arguments, cwd=cwd, env=env, stdin=stdin,
+                                            stdout=stdout if stdout is not None else self._out, stderr=self._err)
 
     @property
     def pid(self):
@@ -158,14 +161,15 @@ class Program:
         self.base_env = {key: value for key, value in os.environ.items() if not FOREIGN.match(key)}
         self.base_env["EXPERTMESH_CACHE"] = os.path.join(folder, "cache")
 
-    def start(self, arguments, ranks=None, env=None, cwd=None, stdout=None):
+    def start(self, arguments, ranks=None, env=None, cwd=None, stdout=None, typed=""):
+        """`typed` is what the program reads from stdin."""
         arguments = [str(a) for a in arguments]
         if ranks is not None:
             arguments += ["--ranks", str(ranks)]
-        return Started([self.path] + arguments, cwd or self.folder, {**self.base_env, **(env or {})}, stdout)
+        return Started([self.path] + arguments, cwd or self.folder, {**self.base_env, **(env or {})}, stdout, typed)
 
-    def __call__(self, arguments, ranks=None, env=None, cwd=None, stdout=None, limit=60):
-        return self.start(arguments, ranks, env, cwd, stdout).finish(limit)
+    def __call__(self, arguments, ranks=None, env=None, cwd=None, stdout=None, limit=60, typed=""):
+        return self.start(arguments, ranks, env, cwd, stdout, typed).finish(limit)
 
     def start_processes(self, arguments, size, port=None, env=None, env_of_rank=None, arguments_of_rank=None):
         """One process a rank, with the variables that torchrun sets."""
