@@ -7,9 +7,11 @@
 import itertools
 import json
 import os
+import pty
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -363,6 +365,39 @@ def test_chat_answer_is_interrupted():
         run.finish().expect_code(0).expect_not("cut at")
 
 
+def chat_on_terminal(typed, *arguments, interrupt=False):
+    """What a terminal shows of a chat, and how it ends. `interrupt`: Ctrl-C at the first prompt."""
+    master, slave = pty.openpty()
+    command = [EXPERTMESH.path, "chat"] + TALKER + list(arguments)
+    process = subprocess.Popen(command, cwd=EXPERTMESH.folder, env=EXPERTMESH.base_env, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL)
+    os.close(slave)
+    os.write(master, typed.encode())
+    shown = b""
+    try:
+        while True:
+            shown += os.read(master, 4096)
+            if interrupt and b"> " in shown:
+                process.send_signal(signal.SIGINT)
+                interrupt = False
+    except OSError:  # the other side is closed
+        pass
+    os.close(master)
+    return shown.decode("utf-8", "replace"), process.wait(60)
+
+
+def test_chat_on_a_terminal():
+    """A prompt, thoughts dimmed and nothing else; Ctrl-C at the prompt ends it."""
+    dim = "\033[2m"
+    thinking = "chat_markup=qwen3_5"  # its answers begin inside a thought
+    for arguments, is_dim in (([], False), ([thinking], True), ([thinking, "--thinking", "false"], False)):
+        shown, code = chat_on_terminal("one\nexit\n", *arguments)
+        if code != 0 or shown.count("> ") < 2 or (dim in shown) != is_dim or shown.count(dim) != shown.count("\033[0m"):
+            raise Failure("%s: exit code %s, shown %r" % (arguments, code, shown))
+    shown, code = chat_on_terminal("", interrupt=True)
+    if code != -signal.SIGINT:
+        raise Failure("Ctrl-C at the prompt gives code %s, shown %r" % (code, shown))
+
+
 def test_chat_reads_a_config_file():
     with open(os.path.join(EXPERTMESH.folder, "talk.yaml"), "w", encoding="utf-8") as file:
         file.write("model: talker\nchat_markup: qwen3\nmax_new_tokens: 12\nbf16: false\ntrain_dataset: unused.jsonl\n")
@@ -393,7 +428,7 @@ def main():
         for test in (test_version, test_init_and_alias, test_batching_strategies, test_small_set_repeats_with_a_warning,
                      test_attention_choices, test_score_writes_whole_output, test_generate_rows, test_generate_to_stdout,
                      test_generate_without_finite_scores, test_generate_text, test_chat, test_chat_answer_is_interrupted,
-                     test_chat_reads_a_config_file):
+                     test_chat_on_a_terminal, test_chat_reads_a_config_file):
             suite.add(test)
         return suite.run(sys.argv[2:])
 
