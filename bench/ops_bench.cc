@@ -37,6 +37,13 @@ void run_graph(benchmark::State& state, const std::vector<at::Tensor>& leaves, c
   }
 }
 
+// kTokens tokens as documents of one length.
+std::vector<int64_t> documents_of(int64_t length) {
+  std::vector<int64_t> cu;
+  for (int64_t end = 0; end <= kTokens; end += length) cu.push_back(end);
+  return cu;
+}
+
 void rms_norm(benchmark::State& state, const Operators& ops) {
   const at::Tensor x = random({kTokens, kHidden}), weight = random({kHidden});
   run_graph(state, {x, weight}, [&] { return ops.rms_norm(x, weight, 1e-6, 0.0); });
@@ -45,6 +52,21 @@ void rms_norm(benchmark::State& state, const Operators& ops) {
 void head_norm(benchmark::State& state, const Operators& ops) {
   const at::Tensor x = random({kTokens, kHeads, kHeadDim}), weight = random({kHeadDim});
   run_graph(state, {x, weight}, [&] { return ops.rms_norm(x, weight, 1e-6, 0.0); });
+}
+
+void gated_norm(benchmark::State& state, const Operators& ops) {
+  const at::Tensor x = random({kTokens, kHeads, kHeadDim}), gate = random({kTokens, kHeads, kHeadDim}),
+                   weight = random({kHeadDim});
+  run_graph(state, {x, gate, weight}, [&] { return ops.gated_rms_norm(x, gate, weight, 1e-6); });
+}
+
+// The argument is the length of a document.
+void causal_conv(benchmark::State& state, const Operators& ops) {
+  const std::vector<int64_t> cu = documents_of(state.range(0));
+  const at::Tensor x = random({kTokens, 2 * kWidth}), weight = random({2 * kWidth, 4});
+  run_graph(state, {x, weight}, [&] {
+    return ops.causal_conv1d_silu({.x_TC = x, .weight_CW = weight, .cu_seqlens = cu, .initial_state_BCW = {}}).out_TC;
+  });
 }
 
 void rope(benchmark::State& state, const Operators& ops) {
@@ -60,8 +82,7 @@ void swiglu(benchmark::State& state, const Operators& ops) {
 
 // The argument is the length of a document.
 void attention(benchmark::State& state, const Operators& ops) {
-  std::vector<int64_t> cu;
-  for (int64_t end = 0; end <= kTokens; end += state.range(0)) cu.push_back(end);
+  const std::vector<int64_t> cu = documents_of(state.range(0));
   const at::Tensor q = random({kTokens, kHeads, kHeadDim}), k = random({kTokens, kKvHeads, kHeadDim}),
                    v = random({kTokens, kKvHeads, kHeadDim});
   run_graph(state, {q, k, v}, [&] { return ops.attention(q, k, v, cu, 0.125); });
@@ -131,6 +152,8 @@ int main(int argc, char** argv) {
   using namespace expertmesh::ops;  // NOLINT(google-build-using-namespace)
   add_rows("rms_norm", rms_norm);
   add_rows("head_norm", head_norm);
+  add_rows("gated_norm", gated_norm);
+  add_rows("causal_conv", causal_conv, {16, 2048});
   add_rows("rope", rope);
   add_rows("swiglu", swiglu);
   add_rows("attention", attention, {64, 512, 2048});

@@ -67,14 +67,14 @@ class CausalConv : public torch::autograd::Function<CausalConv> {
     const variable_list saved = ctx->get_saved_variables();
     const std::vector<int64_t> cu_seqlens = ctx->saved_data["cu_seqlens"].toIntVector();
     const at::Tensor grad_out = grad_outputs[0].contiguous();
-    const at::Tensor grad_x = new_like(grad_out), grad_weight = new_like(saved[1]);
+    const at::Tensor grad_x = new_like(grad_out), grad_weight = new_tensor(saved[1].sizes(), at::kDouble);
     const at::Tensor grad_before = saved[2].defined() ? new_like(saved[2]) : at::Tensor();
     const cpu::CausalConvShape shape = shape_of(saved);
     with_element_type(grad_out.scalar_type(), [&]<typename T>(T) {
       cpu::CausalConvTensors<T> tensors = inputs_of<T>(saved);
       tensors.grad_out = raw<T>(grad_out);
       tensors.grad_x = mutable_raw<T>(grad_x);
-      tensors.grad_weight = mutable_raw<float>(grad_weight);
+      tensors.grad_weight = mutable_raw<double>(grad_weight);
       if (grad_before.defined()) tensors.grad_before = mutable_raw<T>(grad_before);
       for_channels(shape, [&](int64_t begin, int64_t end, float* scratch) {
         cpu::causal_conv_backward(tensors, shape, cu_seqlens, begin, end, scratch);

@@ -2,7 +2,6 @@
 #include "ops/cpu/gated_rms_norm.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "ops/native.h"
 #include "ops/new_tensor.h"
 #include "ops/raw.h"
+#include "ops/thread_sums.h"
 
 namespace expertmesh::ops::native {
 namespace {
@@ -52,8 +52,7 @@ class GatedRmsNorm : public torch::autograd::Function<GatedRmsNorm> {
     const at::Tensor &x = saved[0], &weight = saved[2];
     const at::Tensor grad_y = grad_outputs[0].contiguous(), grad_x = new_like(x), grad_gate = new_like(x);
     const int64_t cols = x.size(-1);
-    // One row of partial sums a thread, added in order of the threads.
-    const at::Tensor partial = at::zeros({at::get_num_threads(), cols}, x.options().dtype(at::kFloat));
+    const ThreadSums sums(cols);
     with_element_type(x.scalar_type(), [&]<typename T>(T) {
       auto tensors = inputs_of<T>(x, saved[1], weight, saved[3]);
       tensors.grad_y = raw<T>(grad_y);
@@ -61,11 +60,11 @@ class GatedRmsNorm : public torch::autograd::Function<GatedRmsNorm> {
       tensors.grad_gate = mutable_raw<T>(grad_gate);
       at::parallel_for(0, saved[3].numel(), std::max<int64_t>(1, kGrain / cols), [&](int64_t begin, int64_t end) {
         auto part = tensors;
-        part.grad_weight = mutable_raw<float>(partial) + at::get_thread_num() * cols;
+        part.grad_weight = sums.of_this_thread();
         cpu::gated_rms_norm_backward(part, {begin, end, cols});
       });
     });
-    const at::Tensor grad_weight = ctx->needs_input_grad(2) ? partial.sum(0).to(weight.scalar_type()) : at::Tensor();
+    const at::Tensor grad_weight = ctx->needs_input_grad(2) ? sums.total(weight.scalar_type()) : at::Tensor();
     return {grad_x, grad_gate, grad_weight, at::Tensor()};
   }
 };

@@ -12,6 +12,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -31,6 +32,10 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 at::Tensor random(at::IntArrayRef shape, at::ScalarType dtype) { return at::randn(shape).to(dtype); }
+
+double largest_error(const at::Tensor& got, const at::Tensor& wanted) {
+  return ((got.to(at::kDouble) - wanted).abs().max() / wanted.abs().max()).item<double>();
+}
 
 // Output and gradients of the inputs for one fixed gradient of the output.
 Tensors run(const std::function<at::Tensor(const Tensors&)>& op, const Tensors& inputs) {
@@ -218,6 +223,69 @@ TEST(CausalConv, ContinuesFromItsState) {
     EXPECT_LT((at::cat(pieces) - whole.out_TC).abs().max().item<double>(), 1e-6) << ops->name;
     EXPECT_TRUE(at::equal(state, whole.final_state_BCW)) << ops->name;
   }
+}
+
+// Wherever documents begin and end, a pack is its documents: to the bit but for the gradient of the weight, which is
+// the sum of theirs.
+TEST(CausalConv, BordersAtEveryOffset) {
+  at::manual_seed(11);
+  const int64_t channels = 20, taps = 4;
+  const at::Tensor weight = random({channels, taps}, at::kFloat);
+  for (const Operators* ops : {&native_operators(), &reference_operators()}) {
+    const auto conv = [&](const at::Tensor& x, const at::Tensor& grad, const std::vector<int64_t>& cu) -> Tensors {
+      const Tensors leaves = {x.clone().set_requires_grad(true), weight.clone().set_requires_grad(true)};
+      const CausalConvInput input{.x_TC = leaves[0], .weight_CW = leaves[1], .cu_seqlens = cu, .initial_state_BCW = {}};
+      const at::Tensor out = ops->causal_conv1d_silu(input).out_TC;
+      torch::autograd::backward({out}, {grad});
+      return {out.detach(), leaves[0].grad(), leaves[1].grad()};
+    };
+    for (int64_t offset = 0; offset < 64; ++offset) {
+      const std::vector<int64_t> cu = {0, offset, offset + 1, offset + 3, offset + 6, offset + 46};
+      const at::Tensor x = random({cu.back(), channels}, at::kFloat), grad = random({cu.back(), channels}, at::kFloat);
+      const Tensors packed = conv(x, grad, cu);
+      at::Tensor grad_weight = at::zeros({channels, taps}, at::kDouble);
+      for (size_t b = 0; b + 1 < cu.size(); ++b) {
+        const int64_t begin = cu[b], length = cu[b + 1] - begin;
+        if (length == 0) continue;
+        const Tensors alone = conv(x.narrow(0, begin, length), grad.narrow(0, begin, length), {0, length});
+        EXPECT_TRUE(at::equal(alone[0], packed[0].narrow(0, begin, length))) << ops->name << " after " << begin;
+        EXPECT_TRUE(at::equal(alone[1], packed[1].narrow(0, begin, length))) << ops->name << " after " << begin;
+        grad_weight += alone[2];
+      }
+      EXPECT_LE(largest_error(packed[2], grad_weight), 1e-6) << ops->name << " at " << offset;
+    }
+  }
+}
+
+// A weight's gradient sums over all tokens, and its error must not grow with their number.
+TEST(WeightGradients, HoldOverManyRows) {
+  at::manual_seed(12);
+  const int64_t rows = 20011, cols = 24;
+  const std::vector<int64_t> cu = {0, rows};
+  const at::Tensor x = random({rows, cols}, at::kFloat) + 1, gate = random({rows, cols}, at::kFloat) + 1;
+  const at::Tensor weight = random({cols}, at::kFloat), taps = random({cols, 4}, at::kFloat);
+  using Op = std::function<at::Tensor(const Operators&, const Tensors&)>;
+  const auto error_of = [](const Op& op, const Tensors& inputs) {
+    const auto last_gradient = [&](const Operators& ops, at::ScalarType dtype) {
+      Tensors leaves;
+      for (const at::Tensor& input : inputs) leaves.push_back(input.to(dtype).clone().set_requires_grad(true));
+      torch::autograd::backward({op(ops, leaves).sum()});
+      return leaves.back().grad();
+    };
+    return largest_error(last_gradient(native_operators(), at::kFloat),
+                         last_gradient(reference_operators(), at::kDouble));
+  };
+  EXPECT_LE(
+      error_of([](const auto& ops, const auto& in) { return ops.rms_norm(in[0], in[1], 1e-6, 0.0); }, {x, weight}),
+      3e-7);
+  EXPECT_LE(error_of([](const auto& ops, const auto& in) { return ops.gated_rms_norm(in[0], in[1], in[2], 1e-6); },
+                     {x, gate, weight}),
+            3e-7);
+  const Op conv = [&](const Operators& ops, const Tensors& in) {
+    return ops.causal_conv1d_silu({.x_TC = in[0], .weight_CW = in[1], .cu_seqlens = cu, .initial_state_BCW = {}})
+        .out_TC;
+  };
+  EXPECT_LE(error_of(conv, {x, taps}), 3e-7);
 }
 
 // Column 1 follows the height, column 2 the width, columns 0 and past the sections the time.

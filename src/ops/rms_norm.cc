@@ -2,7 +2,6 @@
 #include "ops/cpu/rms_norm.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "ops/native.h"
 #include "ops/new_tensor.h"
 #include "ops/raw.h"
+#include "ops/thread_sums.h"
 
 namespace expertmesh::ops::native {
 namespace {
@@ -54,17 +54,15 @@ class RmsNorm : public torch::autograd::Function<RmsNorm> {
     const int64_t cols = x.size(-1);
     const int64_t rows = rstd.numel();
     const at::Tensor grad_x = new_like(x);
-    // One row of partial sums a thread, added in order of the threads.
-    const at::Tensor partial = at::zeros({at::get_num_threads(), cols}, x.options().dtype(at::kFloat));
+    const ThreadSums sums(cols);
     with_element_type(x.scalar_type(), [&]<typename T>(T) {
       at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / cols), [&](int64_t begin, int64_t end) {
         cpu::rms_norm_backward(raw<T>(grad_y) + begin * cols, raw<T>(x) + begin * cols, raw<T>(weight),
-                               raw<float>(rstd) + begin, mutable_raw<T>(grad_x) + begin * cols,
-                               mutable_raw<float>(partial) + at::get_thread_num() * cols,
+                               raw<float>(rstd) + begin, mutable_raw<T>(grad_x) + begin * cols, sums.of_this_thread(),
                                shape_of(begin, end, cols, weight_offset));
       });
     });
-    const at::Tensor grad_weight = ctx->needs_input_grad(1) ? partial.sum(0).to(weight.scalar_type()) : at::Tensor();
+    const at::Tensor grad_weight = ctx->needs_input_grad(1) ? sums.total(weight.scalar_type()) : at::Tensor();
     return {grad_x, grad_weight, at::Tensor(), at::Tensor()};
   }
 };

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward walks a document backwards in blocks of tokens. With u the sums before SiLU, an input at position p (the
 // ones before the document have negative positions) meets the outputs p to p + taps - 1, so the gradients of u of a
-// block stay for the block before it: scratch rows [block + taps - 1].
+// block stay for the block before it: scratch rows [block + taps - 1]. The weight's gradient is summed in further rows,
+// one a tap.
 #include "ops/cpu/causal_conv.h"
 
 #include <algorithm>
 
+#include "ops/cpu/column_sums.h"
+
 namespace expertmesh::ops::cpu {
 namespace {
 
-constexpr int64_t kBlock = 32;  // tokens
+constexpr int64_t kBlock = kSumRows;  // tokens
 
 // One document: its inputs by position.
 template <typename T>
@@ -62,10 +65,12 @@ EXPERTMESH_INLINE void forward_channels(const CausalConvTensors<T>& tensors, con
   }
 }
 
-// Gradients of the sums at tokens [first, first + rows) of a document, and the part of the weight's they give.
+// Gradients of the sums at tokens [first, first + rows) of a document, and the part of the weight's they give, which is
+// added to [taps][kConvChannels].
 template <typename T>
 EXPERTMESH_INLINE void grad_sums(const CausalConvTensors<T>& tensors, const Document<T>& document, const T* grad_out,
-                                 int64_t first, int64_t rows, int64_t begin, int64_t end, float* sums) {
+                                 int64_t first, int64_t rows, int64_t begin, int64_t end, float* sums,
+                                 float* grad_weight) {
   const int64_t channels = document.channels;
   for (int64_t p = first; p < first + rows; ++p, sums += kConvChannels) {
     for (int64_t c = begin; c < end; c += kLanes) {
@@ -75,8 +80,8 @@ EXPERTMESH_INLINE void grad_sums(const CausalConvTensors<T>& tensors, const Docu
       store(sums + c - begin, grad);
       for (int64_t tap = 0; tap < document.taps; ++tap) {
         const T* input = document.row(p - (document.taps - 1) + tap);
-        float* to = tensors.grad_weight + tap * channels + c;
-        if (input != nullptr) store(to, load(to, n) + grad * load(input + c, n), n);
+        float* to = grad_weight + tap * kConvChannels + c - begin;
+        if (input != nullptr) store(to, load(to) + grad * load(input + c, n));
       }
     }
   }
@@ -104,10 +109,18 @@ EXPERTMESH_INLINE void backward_channels(const CausalConvTensors<T>& tensors, co
                                          std::span<const int64_t> cu_seqlens, int64_t begin, int64_t end,
                                          float* scratch) {
   const int64_t halo = shape.taps - 1;
+  float* grad_weight = scratch + (kBlock + 2 * halo) * kConvChannels;
+  std::memset(grad_weight, 0, static_cast<size_t>(shape.taps * kConvChannels) * sizeof(float));
   for (int64_t tap = 0; tap < shape.taps; ++tap) {
-    std::memset(tensors.grad_weight + tap * shape.channels + begin, 0,
-                static_cast<size_t>(end - begin) * sizeof(float));
+    std::fill_n(tensors.grad_weight + tap * shape.channels + begin, end - begin, 0.0);
   }
+  int64_t summed = 0;  // tokens in grad_weight
+  const auto end_blocks = [&] {
+    for (int64_t tap = 0; tap < shape.taps; ++tap) {
+      end_block({grad_weight + tap * kConvChannels, tensors.grad_weight + tap * shape.channels + begin}, end - begin);
+    }
+    summed = 0;
+  };
   for (size_t b = 0; b + 1 < cu_seqlens.size(); ++b) {
     const Document<T> document(tensors, shape, cu_seqlens, static_cast<int64_t>(b));
     const T* grad_out = tensors.grad_out + cu_seqlens[b] * shape.channels;
@@ -118,7 +131,9 @@ EXPERTMESH_INLINE void backward_channels(const CausalConvTensors<T>& tensors, co
     for (int64_t last = document.length; last > 0;) {
       const int64_t first = std::max<int64_t>(0, last - kBlock), rows = last - first;
       std::memmove(block + rows * kConvChannels, block, static_cast<size_t>(halo * kConvChannels) * sizeof(float));
-      grad_sums(tensors, document, grad_out, first, rows, begin, end, block);
+      if (summed + rows > kSumRows) end_blocks();
+      summed += rows;
+      grad_sums(tensors, document, grad_out, first, rows, begin, end, block, grad_weight);
       grad_inputs(tensors.weight, document, tensors.grad_x + (cu_seqlens[b] + first) * shape.channels, rows, begin, end,
                   block);
       last = first;
@@ -128,11 +143,14 @@ EXPERTMESH_INLINE void backward_channels(const CausalConvTensors<T>& tensors, co
                   begin, end, front);
     }
   }
+  end_blocks();
 }
 
 }  // namespace
 
-int64_t causal_conv_scratch(const CausalConvShape& shape) { return (kBlock + 2 * (shape.taps - 1)) * kConvChannels; }
+int64_t causal_conv_scratch(const CausalConvShape& shape) {
+  return (kBlock + 2 * (shape.taps - 1) + shape.taps) * kConvChannels;
+}
 
 EXPERTMESH_CPU_KERNEL(void, causal_conv_forward,
                       (const CausalConvTensors<float>& tensors, const CausalConvShape& shape,

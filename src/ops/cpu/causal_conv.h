@@ -24,7 +24,7 @@ struct CausalConvTensors {
   T* out = nullptr;               // [T, C]
   const T* grad_out = nullptr;    // [T, C]
   T* grad_x = nullptr;            // [T, C]
-  float* grad_weight = nullptr;   // [taps, C], written
+  double* grad_weight = nullptr;  // [taps, C], written
   T* grad_before = nullptr;       // [B, taps - 1, C]; null: not wanted
 };
 

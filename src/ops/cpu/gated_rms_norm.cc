@@ -44,7 +44,7 @@ EXPERTMESH_INLINE void backward_rows(const GatedNormTensors<T>& tensors, GatedNo
       const Vec along = g * normed;
       dots += along * weight * silu;
       store(tensors.grad_gate + at + i, along * weight * (sig + silu * (1.0F - sig)), n);
-      store(tensors.grad_weight + i, load(tensors.grad_weight + i, n) + along * silu, n);
+      store(tensors.grad_weight.block + i, load(tensors.grad_weight.block + i, n) + along * silu, n);
     }
     const float mean = sum(dots) / static_cast<float>(cols);
     for (int64_t i = 0; i < cols; i += kLanes) {
@@ -53,6 +53,8 @@ EXPERTMESH_INLINE void backward_rows(const GatedNormTensors<T>& tensors, GatedNo
       const Vec h = load(tensors.grad_y + at + i, n) * load(tensors.weight + i, n) * (z * sigmoid(z));
       store(tensors.grad_x + at + i, (h - load(tensors.x + at + i, n) * scale * mean) * scale, n);
     }
+    const int64_t next = row + 1;
+    if ((next - shape.begin) % kSumRows == 0 || next == shape.end) end_block(tensors.grad_weight, cols);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/cpu/column_sums.h"
 #include "ops/cpu/vec.h"
 
 namespace expertmesh::ops::cpu {
@@ -19,7 +20,7 @@ struct GatedNormTensors {
   const T* grad_y = nullptr;
   T* grad_x = nullptr;
   T* grad_gate = nullptr;
-  float* grad_weight = nullptr;  // [cols], added to: one buffer a thread
+  ColumnSums grad_weight;  // [cols], added to: sums of their own for each thread
 };
 
 struct GatedNormShape {

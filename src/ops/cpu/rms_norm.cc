@@ -27,7 +27,7 @@ EXPERTMESH_INLINE void forward_rows(const T* x, const T* weight, T* y, float* rs
 // With n = x * rstd and h = g * (offset + w): dx = rstd * (h - n * mean(h * n)), dw += g * n.
 template <typename T>
 EXPERTMESH_INLINE void backward_rows(const T* grad_y, const T* x, const T* weight, const float* rstd, T* grad_x,
-                                     float* grad_weight, RmsNormShape shape) {
+                                     ColumnSums grad_weight, RmsNormShape shape) {
   const auto [rows, cols, offset] = shape;
   for (int64_t row = 0; row < rows; ++row, x += cols, grad_y += cols, grad_x += cols) {
     const float scale = rstd[row];
@@ -37,7 +37,7 @@ EXPERTMESH_INLINE void backward_rows(const T* grad_y, const T* x, const T* weigh
       const Vec g = load(grad_y + i, n);
       const Vec normed = load(x + i, n) * scale;
       dots += g * (load(weight + i, n) + offset) * normed;
-      store(grad_weight + i, load(grad_weight + i, n) + g * normed, n);
+      store(grad_weight.block + i, load(grad_weight.block + i, n) + g * normed, n);
     }
     const float mean = sum(dots) / static_cast<float>(cols);
     for (int64_t i = 0; i < cols; i += kLanes) {
@@ -45,6 +45,7 @@ EXPERTMESH_INLINE void backward_rows(const T* grad_y, const T* x, const T* weigh
       const Vec h = load(grad_y + i, n) * (load(weight + i, n) + offset);
       store(grad_x + i, (h - load(x + i, n) * scale * mean) * scale, n);
     }
+    if ((row + 1) % kSumRows == 0 || row + 1 == rows) end_block(grad_weight, cols);
   }
 }
 
@@ -58,11 +59,11 @@ EXPERTMESH_CPU_KERNEL(void, rms_norm_forward,
                       forward_rows, (x, weight, y, rstd, shape, eps))
 EXPERTMESH_CPU_KERNEL(void, rms_norm_backward,
                       (const float* grad_y, const float* x, const float* weight, const float* rstd, float* grad_x,
-                       float* grad_weight, RmsNormShape shape),
+                       ColumnSums grad_weight, RmsNormShape shape),
                       backward_rows, (grad_y, x, weight, rstd, grad_x, grad_weight, shape))
 EXPERTMESH_CPU_KERNEL(void, rms_norm_backward,
                       (const Bf16* grad_y, const Bf16* x, const Bf16* weight, const float* rstd, Bf16* grad_x,
-                       float* grad_weight, RmsNormShape shape),
+                       ColumnSums grad_weight, RmsNormShape shape),
                       backward_rows, (grad_y, x, weight, rstd, grad_x, grad_weight, shape))
 
 }  // namespace expertmesh::ops::cpu

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/cpu/column_sums.h"
 #include "ops/cpu/vec.h"
 
 namespace expertmesh::ops::cpu {
@@ -18,10 +19,10 @@ struct RmsNormShape {
 void rms_norm_forward(const float* x, const float* weight, float* y, float* rstd, RmsNormShape shape, float eps);
 void rms_norm_forward(const Bf16* x, const Bf16* weight, Bf16* y, float* rstd, RmsNormShape shape, float eps);
 
-// grad_x of the rows; grad_weight[cols] (fp32) is added to: one buffer a thread.
+// grad_x of the rows; grad_weight[cols] is added to: sums of their own for each thread.
 void rms_norm_backward(const float* grad_y, const float* x, const float* weight, const float* rstd, float* grad_x,
-                       float* grad_weight, RmsNormShape shape);
+                       ColumnSums grad_weight, RmsNormShape shape);
 void rms_norm_backward(const Bf16* grad_y, const Bf16* x, const Bf16* weight, const float* rstd, Bf16* grad_x,
-                       float* grad_weight, RmsNormShape shape);
+                       ColumnSums grad_weight, RmsNormShape shape);
 
 }  // namespace expertmesh::ops::cpu
