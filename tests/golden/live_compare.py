@@ -5,8 +5,9 @@
   live_compare.py EXPERTMESH [--seeds N,N,...] [--ranks N] [CASE ...] [key=value ...]
 
 Run it with the python that setup_reference.sh prints; without torch and transformers it says that it is skipped and exits
-with 77. For each case and seed: log-probabilities of `score` and six clipped steps of SGD and AdamW, all in fp32, and the gradients of
-one step, ours in fp32 and theirs in fp64, against the bounds of README.md. --ranks and keys of the configuration run the trainings on a mesh:
+with 77. For each case and seed: log-probabilities of `score`, greedy tokens of `generate` and six clipped steps of SGD and AdamW, all in fp32,
+and the gradients of one step, ours in fp32 and theirs in fp64, against the bounds of README.md. --ranks and keys of the configuration
+run the trainings on a mesh:
   live_compare.py build/release/expertmesh --ranks 4 tiny dist_config.name=fsdpturbo dist_config.ep_size=2
 """
 import argparse
@@ -22,6 +23,7 @@ try:
     import torch
     import transformers
     from safetensors.torch import load_file
+    import greedy
     import hf_ref
 except ImportError as error:
     print("live_compare: skipped, the reference environment is not installed (%s); see setup_reference.sh" % error)
@@ -42,6 +44,7 @@ CASES = {
     "qwen3_5_text": dict(kind="qwen3_5_moe_text"),
 }
 NUM_STEPS, SAMPLES_A_STEP = 6, 4
+PACKED = dict(batching_strategy="padding_free", flash_attn="flash_attention_2", micro_batch_size=SAMPLES_A_STEP)
 # One SGD step with it leaves the gradient in the weights, to the last bits: those of the smallest gradients (A_log where
 # decays are strong) must not drown in the digits of the weights that they are taken from.
 HUGE_RATE = 2.0**60
@@ -162,6 +165,23 @@ def compare_scores(comparison, arguments, model, folder, vocab, seed, what="log-
     comparison.check(what, worst, 2e-5)
 
 
+def compare_generation(comparison, arguments, model, folder, vocab, seed):
+    """Greedy tokens up to where transformers' best two logits nearly tie; what follows there is chance."""
+    rng = random.Random(seed + 700)
+    rows = [dict(input_ids=[rng.randrange(vocab) for _ in range(n)]) for n in (1, 7, 40, 65, 130)]
+    paths = [os.path.join(folder, name) for name in ("prompts.jsonl", "answers.jsonl")]
+    write_jsonl(paths[0], rows)
+    run_program([arguments.expertmesh, "generate", "--model", model, "--input", paths[0], "--output", paths[1], "--greedy", "--bf16",
+                 "false", "--max-new-tokens", "32", "--batch", "3"])
+    reference, differ, compared = hf_ref.load(model).eval(), 0, 0
+    for row, answer in zip(rows, read_jsonl(paths[1]), strict=True):
+        wanted, gaps = greedy.continue_greedily(reference, row["input_ids"], 32)
+        clear = next((at for at, gap in enumerate(gaps) if gap < greedy.NEAR_TIE), len(wanted))
+        differ += answer["output_ids"][:clear] != wanted[:clear]
+        compared += clear
+    comparison.check("greedy: rows that differ, of %d tokens" % compared, differ if compared else 1, 0)
+
+
 def compare_saved(comparison, saved, source):
     """transformers loads what was saved without a word about names, and what is not trained is there to the byte."""
     config = transformers.AutoConfig.from_pretrained(saved)
@@ -192,16 +212,17 @@ def compare_gradients(comparison, trainer, has_decays):
     transformers' (docs/results/strong_decays.md)."""
     traced = trace_transformers(trainer, "gradients", batches=os.path.join(trainer.folder, "first_batch.jsonl"), optim="sgd",
                                 lr=0.0, dtype="float64")
-    before = read_model(trainer.model)
-    _, after = trainer.run("one_step", learning_rate=HUGE_RATE, optim_config={"name": "sgd"}, max_steps=1,
-                           max_grad_norm=1e30)
-    gradients = {name: (before[name].double() - after[name].double()) / HUGE_RATE for name in before}
     wanted = load_file(os.path.join(traced, "grads_step1.safetensors"))
-    compare_tensors(comparison, "gradients of step 1", gradients,
-                    {name: x for name, x in wanted.items() if not is_of_decay(name)}, 2e-5 if has_decays else 5e-6)
-    if has_decays:
-        compare_tensors(comparison, "gradients of decays", gradients,
-                        {name: x for name, x in wanted.items() if is_of_decay(name)}, 1e-4)
+    before = read_model(trainer.model)
+    for what, keys in (("alone", {}), ("packed", PACKED)):
+        _, after = trainer.run("one_step_" + what, learning_rate=HUGE_RATE, optim_config={"name": "sgd"}, max_steps=1,
+                               max_grad_norm=1e30, **keys)
+        gradients = {name: (before[name].double() - after[name].double()) / HUGE_RATE for name in before}
+        compare_tensors(comparison, "gradients of samples %s" % what, gradients,
+                        {name: x for name, x in wanted.items() if not is_of_decay(name)}, 2e-5 if has_decays else 5e-6)
+        if has_decays:
+            compare_tensors(comparison, "gradients of decays, %s" % what, gradients,
+                            {name: x for name, x in wanted.items() if is_of_decay(name)}, 1e-4)
 
 
 def compare_training(comparison, trainer, optim, rate):
@@ -233,6 +254,7 @@ def compare(comparison, arguments, case, seed):
             json.dump({"rows": {"path": os.path.join(folder, "rows.jsonl"), "source": "local",
                                 "converter": "tokenized"}}, file)
         compare_scores(comparison, arguments, model, folder, vocab, seed)
+        compare_generation(comparison, arguments, model, folder, vocab, seed)
         trainer = Trainer(arguments, model, folder)
         compare_gradients(comparison, trainer, has_decays="kind" in CASES[case])
         compare_training(comparison, trainer, "sgd", 0.05)
