@@ -1,106 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference dispatcher: sort by expert, exchange, expert MLP, exchange back, weighted sum at the source.
-// Forward keeps the rows that arrived and the activations before SwiGLU. Backward sends the gradient rows unweighted
-// with their fp32 routing weights: the experts apply the weight in fp32 between their two products, where
-// d weight = <grad of the activation, activation> falls out as well. Whether a gradient is formed depends on
-// requires_grad alone, which is equal on all ranks, so the exchanges are too.
+// The reference dispatcher: sort by expert, exchange, expert MLP, exchange back, weighted sum at the source, one after
+// the other. Forward keeps the rows that arrived and the activations before SwiGLU. Backward sends the gradient rows
+// unweighted with their fp32 routing weights: the experts apply the weight in fp32 between their two products, where
+// d weight = <grad of the activation, activation> falls out as well.
 #include "moe/dispatch_eager.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
-#include "base/check.h"
-#include "moe/expert_mlp.h"
+#include "moe/dispatch_step.h"
 #include "moe/stages.h"
 
 namespace expertmesh::moe {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-struct Saved : torch::CustomClassHolder {
-  DispatchPlan plan;
-  comm::Group* ep = nullptr;  // outlives the graph
-  const ExpertMlp* mlp = nullptr;
-};
-
-const char* const kSavedKey = "plan";
-
-class EagerFunction : public torch::autograd::Function<EagerFunction> {
+class EagerStep : public DispatchStep {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& hidden_TH, const at::Tensor& weights_TK,
-                            const at::Tensor& gate_up_proj, const at::Tensor& down_proj,
-                            const c10::intrusive_ptr<Saved>& saved, bool saves) {
-    const DispatchPlan& plan = saved->plan;
-    const at::Tensor tokens = hidden_TH.contiguous();
-    const at::Tensor routing_TK = weights_TK.contiguous();
-    const at::Tensor arrived =
-        plan.exchanges ? exchange_rows(plan, permute_tokens(plan, tokens), *saved->ep, "moe dispatch") : tokens;
-    ExpertForward result = saved->mlp->forward(arrived, plan.rows(), {gate_up_proj, down_proj});
-    if (saves) {
-      ctx->save_for_backward({arrived, result.gate_up_R2I, routing_TK, gate_up_proj, down_proj});
-      ctx->saved_data[kSavedKey] = c10::IValue::make_capsule(saved);
-    }
-    result.gate_up_R2I.reset();
-    if (plan.exchanges) result.y_RH = exchange_rows_back(plan, result.y_RH, *saved->ep, "moe combine");
-    return combine(plan, result.y_RH, routing_TK);
+  explicit EagerStep(const StepContext& context)
+      : plan_(plan_dispatch(context.routing, context.num_local_experts, context.ep)),
+        ep_(context.ep),
+        mlp_(context.mlp) {}
+
+  at::Tensor forward(const at::Tensor& tokens_TH, const at::Tensor& routing_TK, const ExpertWeights& weights,
+                     std::vector<at::Tensor>& kept) override {
+    const at::Tensor arrived = exchange_rows(plan_, permute_tokens(plan_, tokens_TH), ep_, "moe dispatch");
+    ExpertForward result = mlp_.forward(arrived, plan_.rows(), weights);
+    kept = {arrived, std::move(result.gate_up_R2I)};
+    return combine(plan_, exchange_rows_back(plan_, result.y_RH, ep_, "moe combine"), routing_TK);
   }
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
-    const auto saved = c10::static_intrusive_pointer_cast<Saved>(ctx->saved_data[kSavedKey].toCapsule());
-    const variable_list tensors = ctx->get_saved_variables();
-    const DispatchPlan& plan = saved->plan;
-    const bool exchanges = plan.exchanges;
-    const ExpertGradNeeds needs{ctx->needs_input_grad(0), ctx->needs_input_grad(1), ctx->needs_input_grad(2),
-                                ctx->needs_input_grad(3)};
-    at::Tensor grad = grad_outputs[0].contiguous();
-    at::Tensor routing = tensors[2].reshape({-1});
-    if (exchanges) {
-      grad = exchange_rows(plan, permute_tokens(plan, grad), *saved->ep, "moe grad dispatch");
-      routing = exchange_rows(plan, permute_choices(plan, tensors[2]), *saved->ep, "moe grad weights");
+  StepGrads backward(const at::Tensor& grad_TH, const at::Tensor& routing_TK, const ExpertWeights& weights,
+                     const std::vector<at::Tensor>& kept, const ExpertGradNeeds& needs) override {
+    const at::Tensor grad = exchange_rows(plan_, permute_tokens(plan_, grad_TH), ep_, "moe grad dispatch");
+    const at::Tensor routing = exchange_rows(plan_, permute_choices(plan_, routing_TK), ep_, "moe grad weights");
+    const ExpertGrads grads = mlp_.backward({grad, kept[0], kept[1], routing, plan_.rows(), weights, needs});
+    StepGrads result{{}, {}, grads.gate_up_proj, grads.down_proj};
+    if (needs.x) {
+      result.tokens_TH = combine(plan_, exchange_rows_back(plan_, grads.x_RH, ep_, "moe grad combine"), {});
     }
-    ExpertGrads grads =
-        saved->mlp->backward({grad, tensors[0], tensors[1], routing, plan.rows(), {tensors[3], tensors[4]}, needs});
-    if (exchanges && needs.x) grads.x_RH = exchange_rows_back(plan, grads.x_RH, *saved->ep, "moe grad combine");
-    if (exchanges && needs.weights) {
-      grads.weights_R = exchange_rows_back(plan, grads.weights_R, *saved->ep, "moe grad weights back");
-      grads.weights_R = unpermute_choices(plan, grads.weights_R);
+    if (needs.weights) {
+      result.routing_TK =
+          unpermute_choices(plan_, exchange_rows_back(plan_, grads.weights_R, ep_, "moe grad weights back"));
     }
-    return {needs.x ? combine(plan, grads.x_RH, {}) : at::Tensor(),
-            needs.weights ? grads.weights_R.view({plan.num_tokens, plan.top_k}) : at::Tensor(),
-            grads.gate_up_proj,
-            grads.down_proj,
-            at::Tensor(),
-            at::Tensor()};
+    return result;
   }
-};
 
-class EagerDispatcher : public Dispatcher {
- public:
-  std::string_view name() const override { return "eager"; }
-
-  at::Tensor forward(const at::Tensor& hidden_TH, const at::Tensor& weights_TK, Routing& routing,
-                     const ExpertWeights& weights, comm::Group& ep) const override {
-    EXPERTMESH_CHECK(hidden_TH.scalar_type() == weights.gate_up_proj.scalar_type() &&
-                         hidden_TH.scalar_type() == weights.down_proj.scalar_type(),
-                     "hidden and expert weights differ in dtype");
-    EXPERTMESH_CHECK(weights_TK.scalar_type() == at::kFloat && weights_TK.sizes() == routing.ids_TK.sizes(),
-                     "routing weights are fp32, one per choice");
-    EXPERTMESH_CHECK(routing.ids_TK.size(0) == hidden_TH.size(0), "routing of {} tokens for {}", routing.ids_TK.size(0),
-                     hidden_TH.size(0));
-    auto saved = c10::make_intrusive<Saved>();
-    saved->plan = plan_dispatch(routing, weights.gate_up_proj.size(0), ep);
-    saved->ep = &ep;
-    saved->mlp = &choose_expert_mlp(hidden_TH.scalar_type());
-    const bool saves =
-        at::GradMode::is_enabled() && (hidden_TH.requires_grad() || weights_TK.requires_grad() ||
-                                       weights.gate_up_proj.requires_grad() || weights.down_proj.requires_grad());
-    return EagerFunction::apply(hidden_TH, weights_TK, weights.gate_up_proj, weights.down_proj, saved, saves);
-  }
+ private:
+  DispatchPlan plan_;
+  comm::Group& ep_;
+  const ExpertMlp& mlp_;
 };
 
 }  // namespace
 
-std::unique_ptr<Dispatcher> make_eager_dispatcher() { return std::make_unique<EagerDispatcher>(); }
+std::unique_ptr<Dispatcher> make_eager_dispatcher() {
+  return make_step_dispatcher("eager", [](const StepContext& context) -> std::unique_ptr<DispatchStep> {
+    return std::make_unique<EagerStep>(context);
+  });
+}
 
 }  // namespace expertmesh::moe

@@ -236,15 +236,8 @@ TEST_F(ExpertMlpChoice, OthersAreAsNearToFp32AsTheReference) {
       const ProblemSizes sizes = seed % 2 == 0 ? ProblemSizes{48, 64, 48, 8, 3} : ProblemSizes{48, 61, 37, 8, 3};
       const Problem problem = make_problem(sizes, seed).to(at::kBFloat16);
       const Gradients exact = loop_gradients(problem.to(at::kDouble));
-      const auto add = [&](double* sums, const Gradients& got) {
-        sums[0] += frobenius_difference(got.out, exact.out);
-        sums[1] += frobenius_difference(got.hidden, exact.hidden);
-        sums[2] += frobenius_difference(got.weights, exact.weights);
-        sums[3] += frobenius_difference(got.gate_up_proj, exact.gate_up_proj);
-        sums[4] += frobenius_difference(got.down_proj, exact.down_proj);
-      };
-      add(distance, run(problem, *mlp));
-      add(reference, run(problem, reference_expert_mlp()));
+      add_frobenius_differences(distance, run(problem, *mlp), exact);
+      add_frobenius_differences(reference, run(problem, reference_expert_mlp()), exact);
     }
     for (int i = 0; i < 5; ++i) EXPECT_LT(distance[i], 1.1 * reference[i]) << mlp->name << i;
   }

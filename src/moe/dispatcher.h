@@ -27,6 +27,9 @@ struct Routing {
   std::vector<int64_t> send_counts;  // rows to each ep rank
   std::vector<int64_t> recv_counts;  // rows from each ep rank
   at::Tensor tokens_per_source_SE;   // int64 [ep_size, E_local]: rows that each source sends to each local expert
+  // Of those that cut the exchange into chunks (chunk_step.h):
+  at::Tensor chunk_counts;               // what each source told of its slices
+  std::vector<at::Tensor> arrived_rows;  // int32, a slice: which of its source's token rows each row is
 };
 
 struct ExpertWeights {

@@ -4,7 +4,10 @@
 #include <array>
 
 #include "base/error.h"
+#include "moe/dispatch_domino.h"
 #include "moe/dispatch_eager.h"
+#include "moe/dispatch_fused.h"
+#include "moe/dispatch_mc2.h"
 #include "moe/dispatcher.h"
 
 namespace expertmesh::moe {
@@ -12,6 +15,9 @@ namespace {
 
 constexpr std::array kDispatchers{
     DispatcherInfo{"eager", "reference", "any CPU, any ep_size", make_eager_dispatcher},
+    DispatcherInfo{"fused", "validated", "any CPU, any ep_size", make_fused_dispatcher},
+    DispatcherInfo{"mc2", "validated", "any CPU, any ep_size", make_mc2_dispatcher},
+    DispatcherInfo{"domino", "validated", "any CPU, any ep_size", make_domino_dispatcher},
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/expert_mlp.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <atomic>
 
 #include "ops/new_tensor.h"
@@ -11,6 +13,22 @@ namespace {
 std::atomic<const ExpertMlp*> g_forced{nullptr};
 
 }  // namespace
+
+at::Tensor rows_anywhere(const void* base, int64_t width, at::ScalarType dtype) {
+  return at::from_blob(const_cast<void*>(base), {1, width}, {1, 1}, dtype);
+}
+
+ExpertForward ExpertMlp::forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) const {
+  ExpertForward result = new_expert_forward(x, rows, weights);
+  forward_into(x, rows, weights, result);
+  return result;
+}
+
+ExpertGrads ExpertMlp::backward(const ExpertBackwardInput& in) const {
+  ExpertGrads grads = new_expert_grads(in);
+  backward_into(in, grads);
+  return grads;
+}
 
 void TEST_use_expert_mlp(const ExpertMlp* mlp) { g_forced.store(mlp); }
 
@@ -35,6 +53,15 @@ ExpertGrads new_expert_grads(const ExpertBackwardInput& in) {
   if (in.needs.gate_up_proj) grads.gate_up_proj = ops::new_tensor(in.weights.gate_up_proj.sizes(), dtype);
   if (in.needs.down_proj) grads.down_proj = ops::new_tensor(in.weights.down_proj.sizes(), dtype);
   return grads;
+}
+
+ExpertActGrads new_act_grads(const ExpertWeights& weights, int64_t rows, const ExpertGradNeeds& needs) {
+  const at::ScalarType dtype = weights.down_proj.scalar_type();
+  const int64_t width = weights.down_proj.size(2);
+  ExpertActGrads acts;
+  if (needs.down_proj) acts.weighted_act_RI = ops::new_tensor({rows, width}, dtype);
+  if (needs.gate_up_proj || needs.x) acts.grad_gate_up_R2I = ops::new_tensor({rows, 2 * width}, dtype);
+  return acts;
 }
 
 }  // namespace expertmesh::moe

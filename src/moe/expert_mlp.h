@@ -16,16 +16,26 @@
 namespace expertmesh::moe {
 
 // Which rows belong to which expert. Row r of the expert order reads row in_rows[r] of its inputs (x, grad_y) and
-// belongs to row out_rows[r] of its outputs (y, grad_x) and of the routing weights. out_rows are distinct and cover all
-// output rows.
+// belongs to row out_rows[r] of its outputs (y, grad_x) and of the routing weights. out_rows are distinct.
+// Row i of x, grad_y, y and grad_x begins i * stride(0) elements behind the tensor's first element, with no bound: by
+// rows_anywhere() a list reaches rows in any buffer. The reference takes whole tensors only.
 struct ExpertRows {
   std::span<const int64_t> offsets;  // E + 1
   std::span<const int64_t> in_rows;  // R
   std::span<const int64_t> out_rows;
+  // Lists of their own, where they differ:
+  std::span<const int64_t> grad_rows = {};    // of grad_y; empty: in_rows
+  std::span<const int64_t> weight_rows = {};  // of the routing weights and their gradients; empty: out_rows
+  std::span<const int64_t> act_rows = {};     // of ExpertActGrads; empty: their order is the experts'
 
   int64_t num_rows() const { return static_cast<int64_t>(in_rows.size()); }
   int64_t num_experts() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  const int64_t* grads_from(int64_t row) const { return (grad_rows.empty() ? in_rows : grad_rows).data() + row; }
+  const int64_t* weights_from(int64_t row) const { return (weight_rows.empty() ? out_rows : weight_rows).data() + row; }
 };
+
+// A tensor whose "row" i of `width` elements is what begins i elements behind `base`.
+at::Tensor rows_anywhere(const void* base, int64_t width, at::ScalarType dtype);
 
 struct ExpertForward {
   at::Tensor y_RH;         // by out_rows
@@ -46,6 +56,17 @@ struct ExpertGrads {
   at::Tensor down_proj;
 };
 
+// What the first half of a backward leaves for the gradients of the weights, where the halves are called one by one:
+// rows in expert order; in the second half, by act_rows.
+struct ExpertActGrads {
+  at::Tensor weighted_act_RI;
+  at::Tensor grad_gate_up_R2I;
+};
+
+// kRows: x and the routing weights; fills `acts`. kWeights: the two weight tensors, from `acts`: once over all rows, so
+// that rows which came in pieces are summed as if they had come together.
+enum class ExpertHalf { kBoth, kRows, kWeights };
+
 // grad_y is the gradient of the weighted sum: its row in_rows[r] belongs to row r, unweighted.
 struct ExpertBackwardInput {
   const at::Tensor& grad_y;
@@ -55,14 +76,24 @@ struct ExpertBackwardInput {
   const ExpertRows& rows;
   const ExpertWeights& weights;
   const ExpertGradNeeds& needs;
+  ExpertHalf half = ExpertHalf::kBoth;
+  const ExpertActGrads* acts = nullptr;  // where half is not kBoth
+
+  bool does_rows() const { return half != ExpertHalf::kWeights; }
+  bool does_weights() const { return half != ExpertHalf::kRows; }
 };
 
 // One implementation.
 struct ExpertMlp {
   std::string_view name;
   bool (*supports)(at::ScalarType dtype);
-  ExpertForward (*forward)(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights);
-  ExpertGrads (*backward)(const ExpertBackwardInput& in);
+  // Into tensors that are there.
+  void (*forward_into)(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
+                       const ExpertForward& result);
+  void (*backward_into)(const ExpertBackwardInput& in, const ExpertGrads& grads);
+
+  ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) const;
+  ExpertGrads backward(const ExpertBackwardInput& in) const;
 };
 
 // A loop of at::mm and ATen's elementwise operators over the experts: for every dtype, kept for ever.
@@ -82,5 +113,7 @@ void TEST_use_expert_mlp(const ExpertMlp* mlp);
 // Tensors for the results, not yet written; of the gradients those that are needed.
 ExpertForward new_expert_forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights);
 ExpertGrads new_expert_grads(const ExpertBackwardInput& in);
+// Of `rows` rows; those that the gradients in `needs` take.
+ExpertActGrads new_act_grads(const ExpertWeights& weights, int64_t rows, const ExpertGradNeeds& needs);
 
 }  // namespace expertmesh::moe

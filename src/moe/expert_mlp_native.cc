@@ -16,18 +16,25 @@ namespace {
 
 using Task = ExpertTask;
 
-at::Tensor gather_task(const at::Tensor& source, const ExpertRows& rows, const Task& task) {
-  at::Tensor out = ops::new_tensor({task.rows, source.size(1)}, source.scalar_type());
-  ops::cpu::gather_rows(source.const_data_ptr(), rows.in_rows.data() + task.begin,
-                        source.size(1) * static_cast<int64_t>(source.element_size()), out.mutable_data_ptr(), 0,
-                        task.rows);
+// Bytes of `count` elements of `tensor`.
+int64_t bytes_of(const at::Tensor& tensor, int64_t count) {
+  return count * static_cast<int64_t>(tensor.element_size());
+}
+
+// Rows of `source` side by side.
+at::Tensor gather_task(const at::Tensor& source, const int64_t* index, int64_t rows) {
+  at::Tensor out = ops::new_tensor({rows, source.size(1)}, source.scalar_type());
+  ops::cpu::gather_rows(
+      {static_cast<const std::byte*>(source.const_data_ptr()), bytes_of(source, source.stride(0)), index},
+      bytes_of(source, source.size(1)), out.mutable_data_ptr(), 0, rows);
   return out;
 }
 
 void scatter_task(const at::Tensor& source, const ExpertRows& rows, const Task& task, const at::Tensor& out) {
-  ops::cpu::scatter_rows(source.const_data_ptr(), rows.out_rows.data() + task.begin,
-                         source.size(1) * static_cast<int64_t>(source.element_size()), out.mutable_data_ptr(), 0,
-                         task.rows);
+  ops::cpu::scatter_rows(source.const_data_ptr(), bytes_of(source, source.size(1)),
+                         {static_cast<std::byte*>(out.mutable_data_ptr()), bytes_of(out, out.stride(0)),
+                          rows.out_rows.data() + task.begin},
+                         0, task.rows);
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
@@ -41,33 +48,34 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   return act;
 }
 
-ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) {
-  ExpertForward result = new_expert_forward(x, rows, weights);
+void forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights, const ExpertForward& result) {
   const auto run_expert = [&](const Task& task) {
     if (task.rows == 0) return;
     at::Tensor gate_up = result.gate_up_R2I.narrow(0, task.begin, task.rows);
-    ops::product_into(gate_up, gather_task(x, rows, task), weights.gate_up_proj[task.expert].t());
+    ops::product_into(gate_up, gather_task(x, rows.in_rows.data() + task.begin, task.rows),
+                      weights.gate_up_proj[task.expert].t());
     scatter_task(ops::product(swiglu(gate_up), weights.down_proj[task.expert].t()), rows, task, result.y_RH);
   };
   for_each_expert(rows, [&] { return run_expert; });
-  return result;
 }
 
 struct Backward : ExpertBackwardInput {
-  ExpertGrads grads;
+  const ExpertGrads& grads;
 
-  // The pass between the products; fills what is needed of weighted_act and grad_gate_up.
-  void act(const Task& task, const at::Tensor& grad_act, const at::Tensor& weighted_act,
-           const at::Tensor& grad_gate_up) const {
+  // The pass between the products; fills what is there of acts.
+  void act(const Task& task, const at::Tensor& grad_act, const ExpertActGrads& to) const {
     ops::with_element_type(x.scalar_type(), [&](auto element) {
       using T = decltype(element);
+      const auto pointer = [](const at::Tensor& tensor) -> T* {
+        return tensor.defined() ? ops::mutable_raw<T>(tensor) : nullptr;
+      };
       ops::cpu::expert_act_backward(ops::cpu::ExpertActBackward<T>{
           .gate_up = ops::raw<T>(gate_up_R2I) + task.begin * gate_up_R2I.size(1),
           .grad_act = ops::raw<T>(grad_act),
           .weights = ops::raw<float>(routing_weights_R),
-          .weight_rows = rows.out_rows.data() + task.begin,
-          .weighted_act = weighted_act.defined() ? ops::mutable_raw<T>(weighted_act) : nullptr,
-          .grad_gate_up = grad_gate_up.defined() ? ops::mutable_raw<T>(grad_gate_up) : nullptr,
+          .weight_rows = rows.weights_from(task.begin),
+          .weighted_act = pointer(to.weighted_act_RI),
+          .grad_gate_up = pointer(to.grad_gate_up_R2I),
           .grad_weights = needs.weights ? ops::mutable_raw<float>(grads.weights_R) : nullptr,
           .rows = task.rows,
           .width = grad_act.size(1),
@@ -76,35 +84,46 @@ struct Backward : ExpertBackwardInput {
   }
 
   void zero_expert(int64_t expert) const {
+    if (!does_weights()) return;
     if (needs.gate_up_proj) grads.gate_up_proj[expert].zero_();
     if (needs.down_proj) grads.down_proj[expert].zero_();
   }
 
+  // The expert's rows of what the halves hand on.
+  at::Tensor acts_of(const at::Tensor& all, const Task& task) const {
+    if (!all.defined()) return {};
+    if (rows.act_rows.empty()) return all.narrow(0, task.begin, task.rows);
+    return gather_task(all, rows.act_rows.data() + task.begin, task.rows);
+  }
+
   void run_expert(const Task& task) const {
     if (task.rows == 0) return zero_expert(task.expert);
-    const at::ScalarType dtype = x.scalar_type();
-    const int64_t width = weights.down_proj.size(2);
-    const at::Tensor grad = gather_task(grad_y, rows, task);
-    const at::Tensor weighted_act = needs.down_proj ? ops::new_tensor({task.rows, width}, dtype) : at::Tensor();
-    const at::Tensor grad_gate_up =
-        needs.gate_up_proj || needs.x ? ops::new_tensor({task.rows, 2 * width}, dtype) : at::Tensor();
-    act(task, ops::product(grad, weights.down_proj[task.expert]), weighted_act, grad_gate_up);
+    const at::Tensor grad = gather_task(grad_y, rows.grads_from(task.begin), task.rows);
+    const ExpertActGrads own =
+        acts != nullptr ? ExpertActGrads{acts_of(acts->weighted_act_RI, task), acts_of(acts->grad_gate_up_R2I, task)}
+                        : new_act_grads(weights, task.rows, needs);
+    if (does_rows()) act(task, ops::product(grad, weights.down_proj[task.expert]), own);
+    if (does_weights()) weight_gradients(task, grad, own);
+    if (does_rows() && needs.x) {
+      scatter_task(ops::product(own.grad_gate_up_R2I, weights.gate_up_proj[task.expert]), rows, task, grads.x_RH);
+    }
+  }
+
+  void weight_gradients(const Task& task, const at::Tensor& grad, const ExpertActGrads& own) const {
     if (needs.down_proj) {
       at::Tensor slice = grads.down_proj[task.expert];
-      ops::product_into(slice, grad.t(), weighted_act);
+      ops::product_into(slice, grad.t(), own.weighted_act_RI);
     }
     if (needs.gate_up_proj) {
       at::Tensor slice = grads.gate_up_proj[task.expert];
-      ops::product_into(slice, grad_gate_up.t(), gather_task(x, rows, task));
+      ops::product_into(slice, own.grad_gate_up_R2I.t(), gather_task(x, rows.in_rows.data() + task.begin, task.rows));
     }
-    if (needs.x) scatter_task(ops::product(grad_gate_up, weights.gate_up_proj[task.expert]), rows, task, grads.x_RH);
   }
 };
 
-ExpertGrads backward(const ExpertBackwardInput& in) {
-  Backward run{in, new_expert_grads(in)};
+void backward(const ExpertBackwardInput& in, const ExpertGrads& grads) {
+  const Backward run{in, grads};
   for_each_expert(in.rows, [&] { return [&](const Task& task) { run.run_expert(task); }; });
-  return std::move(run.grads);
 }
 
 constexpr ExpertMlp kNative{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 experts on CPUs with AVX-512 BF16 or AVX2, on our own products (ops/cpu/expert_gemm.h). Rows are read from and written
-// to where they are; blocks of rows pass through both products while they sit in the cache; nothing is prepared for a
-// shape, so loads that change from step to step cost nothing extra.
+// bf16 experts on CPUs with AVX-512 BF16 or AVX2, on our own products (ops/cpu/expert_gemm.h). Rows are read from and
+// written to where they are; blocks of rows pass through both products while they sit in the cache; nothing is prepared
+// for a shape, so loads that change from step to step cost nothing extra.
 #include <algorithm>
 
 #include "moe/expert_mlp.h"
@@ -50,6 +50,8 @@ class ForwardWorker {
         shape_(weights),
         x_(ops::raw<Bf16>(x)),
         y_(ops::mutable_raw<Bf16>(result.y_RH)),
+        x_stride_(x.stride(0)),
+        y_stride_(result.y_RH.stride(0)),
         gate_up_(ops::mutable_raw<Bf16>(result.gate_up_R2I)),
         act_(ops::new_tensor({kBlockRows, shape_.width}, at::kBFloat16)) {}
 
@@ -62,10 +64,10 @@ class ForwardWorker {
     for_each_block(task, [&](int64_t first, int64_t rows) {
       const int64_t row = task.begin + first;
       Bf16* gate_up = gate_up_ + row * 2 * shape_.width;
-      expert_gemm({x_, shape_.hidden, rows_.in_rows.data() + row}, rows, packed_gate_up_, {gate_up, 2 * shape_.width});
+      expert_gemm({x_, x_stride_, rows_.in_rows.data() + row}, rows, packed_gate_up_, {gate_up, 2 * shape_.width});
       ops::cpu::swiglu_forward(gate_up, gate_up + shape_.width, act,
                                {rows, shape_.width, 2 * shape_.width, shape_.width});
-      expert_gemm({act, shape_.width}, rows, packed_down_, {y_, shape_.hidden, rows_.out_rows.data() + row});
+      expert_gemm({act, shape_.width}, rows, packed_down_, {y_, y_stride_, rows_.out_rows.data() + row});
     });
   }
 
@@ -75,15 +77,14 @@ class ForwardWorker {
   Shape shape_;
   const Bf16* x_;
   Bf16* y_;
+  int64_t x_stride_, y_stride_;
   Bf16* gate_up_;
   at::Tensor act_;
   Packed packed_gate_up_, packed_down_;
 };
 
-ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) {
-  ExpertForward result = new_expert_forward(x, rows, weights);
+void forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights, const ExpertForward& result) {
   for_each_expert(rows, [&] { return ForwardWorker(x, rows, weights, result); });
-  return result;
 }
 
 class BackwardWorker {
@@ -93,19 +94,27 @@ class BackwardWorker {
         grads_(grads),
         shape_(in.weights),
         grad_act_(ops::new_tensor({kBlockRows, shape_.width}, at::kBFloat16)),
-        weighted_act_(ops::new_tensor({in.needs.down_proj ? max_rows : 0, shape_.width}, at::kBFloat16)),
-        grad_gate_up_(ops::new_tensor({needs_hidden_side() ? max_rows : 0, 2 * shape_.width}, at::kBFloat16)) {}
+        acts_(in.half == ExpertHalf::kBoth ? new_act_grads(in.weights, max_rows, in.needs) : *in.acts),
+        is_of_all_rows_(in.half != ExpertHalf::kBoth) {}
 
   void operator()(const ExpertTask& task) {
-    if (task.rows > 0) run_rows(task);
+    if (in_.does_rows() && task.rows > 0) run_rows(task);
+    if (!in_.does_weights()) return;
     if (in_.needs.down_proj) down_proj(task);
     if (in_.needs.gate_up_proj) gate_up_proj(task);
   }
 
  private:
-  bool needs_hidden_side() const { return in_.needs.gate_up_proj || in_.needs.x; }
-  const int64_t* in_rows(const ExpertTask& task) const { return in_.rows.in_rows.data() + task.begin; }
+  const int64_t* grad_rows(const ExpertTask& task) const { return in_.rows.grads_from(task.begin); }
   const int64_t* out_rows(const ExpertTask& task) const { return in_.rows.out_rows.data() + task.begin; }
+  const int64_t* act_rows(const ExpertTask& task) const {
+    return in_.rows.act_rows.empty() ? nullptr : in_.rows.act_rows.data() + task.begin;
+  }
+  // Where the rows of the expert begin in one of acts_; with a list of rows it counts from the start.
+  Bf16* acts_of(const ExpertTask& task, const at::Tensor& acts) const {
+    const bool has_own_place = is_of_all_rows_ && in_.rows.act_rows.empty();
+    return ops::mutable_raw<Bf16>(acts) + (has_own_place ? task.begin * acts.size(1) : 0);
+  }
 
   // Gradient of the activations and of x, block by block.
   void run_rows(const ExpertTask& task) {
@@ -115,25 +124,28 @@ class BackwardWorker {
       packed_x_.pack(expert_slice(in_.weights.gate_up_proj, task.expert), hidden, nullptr, hidden, 2 * width);
     }
     for_each_block(task, [&](int64_t first, int64_t rows) {
-      expert_gemm({ops::raw<Bf16>(in_.grad_y), shape_.hidden, in_rows(task) + first}, rows, packed_,
+      expert_gemm({ops::raw<Bf16>(in_.grad_y), in_.grad_y.stride(0), grad_rows(task) + first}, rows, packed_,
                   {ops::mutable_raw<Bf16>(grad_act_), shape_.width});
       act(task, first, rows);
       if (in_.needs.x) {
-        expert_gemm({ops::raw<Bf16>(grad_gate_up_) + first * 2 * shape_.width, 2 * shape_.width}, rows, packed_x_,
-                    {ops::mutable_raw<Bf16>(grads_.x_RH), shape_.hidden, out_rows(task) + first});
+        expert_gemm({acts_of(task, acts_.grad_gate_up_R2I) + first * 2 * shape_.width, 2 * shape_.width}, rows,
+                    packed_x_, {ops::mutable_raw<Bf16>(grads_.x_RH), grads_.x_RH.stride(0), out_rows(task) + first});
       }
     });
   }
 
   void act(const ExpertTask& task, int64_t first, int64_t rows) {
     const int64_t width = shape_.width;
+    const auto rows_from = [&](const at::Tensor& acts) -> Bf16* {
+      return acts.defined() ? acts_of(task, acts) + first * acts.size(1) : nullptr;
+    };
     ops::cpu::expert_act_backward(ops::cpu::ExpertActBackward<Bf16>{
         .gate_up = ops::raw<Bf16>(in_.gate_up_R2I) + (task.begin + first) * 2 * width,
         .grad_act = ops::raw<Bf16>(grad_act_),
         .weights = ops::raw<float>(in_.routing_weights_R),
-        .weight_rows = out_rows(task) + first,
-        .weighted_act = in_.needs.down_proj ? ops::mutable_raw<Bf16>(weighted_act_) + first * width : nullptr,
-        .grad_gate_up = needs_hidden_side() ? ops::mutable_raw<Bf16>(grad_gate_up_) + first * 2 * width : nullptr,
+        .weight_rows = in_.rows.weights_from(task.begin + first),
+        .weighted_act = rows_from(acts_.weighted_act_RI),
+        .grad_gate_up = rows_from(acts_.grad_gate_up_R2I),
         .grad_weights = in_.needs.weights ? ops::mutable_raw<float>(grads_.weights_R) : nullptr,
         .rows = rows,
         .width = width,
@@ -143,16 +155,16 @@ class BackwardWorker {
   // Sums over the expert's rows; without any, zeros.
   void down_proj(const ExpertTask& task) {
     const auto [hidden, width] = shape_;
-    packed_.pack(ops::raw<Bf16>(in_.grad_y), hidden, in_rows(task), hidden, task.rows);
-    packed_x_.pack(ops::raw<Bf16>(weighted_act_), width, nullptr, width, task.rows);
+    packed_.pack(ops::raw<Bf16>(in_.grad_y), in_.grad_y.stride(0), grad_rows(task), hidden, task.rows);
+    packed_x_.pack(acts_of(task, acts_.weighted_act_RI), width, act_rows(task), width, task.rows);
     expert_gemm_transposed(packed_, packed_x_, ops::mutable_raw<Bf16>(grads_.down_proj) + task.expert * hidden * width,
                            width);
   }
 
   void gate_up_proj(const ExpertTask& task) {
     const auto [hidden, width] = shape_;
-    packed_.pack(ops::raw<Bf16>(grad_gate_up_), 2 * width, nullptr, 2 * width, task.rows);
-    packed_x_.pack(ops::raw<Bf16>(in_.x), hidden, in_rows(task), hidden, task.rows);
+    packed_.pack(acts_of(task, acts_.grad_gate_up_R2I), 2 * width, act_rows(task), 2 * width, task.rows);
+    packed_x_.pack(ops::raw<Bf16>(in_.x), in_.x.stride(0), in_.rows.in_rows.data() + task.begin, hidden, task.rows);
     expert_gemm_transposed(packed_, packed_x_,
                            ops::mutable_raw<Bf16>(grads_.gate_up_proj) + task.expert * 2 * width * hidden, hidden);
   }
@@ -160,17 +172,15 @@ class BackwardWorker {
   const ExpertBackwardInput& in_;
   const ExpertGrads& grads_;
   Shape shape_;
-  at::Tensor grad_act_;      // of a block
-  at::Tensor weighted_act_;  // of the expert's rows, as the next one
-  at::Tensor grad_gate_up_;
+  at::Tensor grad_act_;  // of a block
+  ExpertActGrads acts_;  // of the expert's rows; of all rows where the halves are called one by one
+  bool is_of_all_rows_;
   Packed packed_, packed_x_;
 };
 
-ExpertGrads backward(const ExpertBackwardInput& in) {
-  ExpertGrads grads = new_expert_grads(in);
+void backward(const ExpertBackwardInput& in, const ExpertGrads& grads) {
   const int64_t max_rows = most_rows(in.rows);
   for_each_expert(in.rows, [&] { return BackwardWorker(in, grads, max_rows); });
-  return grads;
 }
 
 constexpr ExpertMlp kPacked{"packed",

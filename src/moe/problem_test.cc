@@ -131,6 +131,14 @@ double frobenius_difference(const at::Tensor& a, const at::Tensor& b) {
   return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
 }
 
+void add_frobenius_differences(std::span<double, 5> sums, const Gradients& a, const Gradients& b) {
+  sums[0] += frobenius_difference(a.out, b.out);
+  sums[1] += frobenius_difference(a.hidden, b.hidden);
+  sums[2] += frobenius_difference(a.weights, b.weights);
+  sums[3] += frobenius_difference(a.gate_up_proj, b.gate_up_proj);
+  sums[4] += frobenius_difference(a.down_proj, b.down_proj);
+}
+
 bool bitwise_equal(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous() &&
          (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);

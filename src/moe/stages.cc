@@ -31,21 +31,6 @@ at::Tensor exchange_expert_counts(std::span<const int64_t> counts_E, int64_t num
   return counts_SE;
 }
 
-// rows[index[i]] for each i, with rows of any dtype and width.
-at::Tensor gather(const at::Tensor& rows, const std::vector<int64_t>& index) {
-  std::vector<int64_t> shape = rows.sizes().vec();
-  shape[0] = static_cast<int64_t>(index.size());
-  at::Tensor out = ops::new_tensor(shape, rows.scalar_type());
-  if (out.numel() == 0) return out;
-  const int64_t row_bytes = static_cast<int64_t>(rows.nbytes()) / rows.size(0);
-  const void* from = rows.const_data_ptr();
-  void* to = out.mutable_data_ptr();
-  at::parallel_for(0, shape[0], kRowsPerTask, [&](int64_t begin, int64_t end) {
-    ops::cpu::gather_rows(from, index.data(), row_bytes, to, begin, end);
-  });
-  return out;
-}
-
 at::Tensor exchange(const at::Tensor& rows, std::span<const int64_t> send_counts, std::span<const int64_t> recv_counts,
                     comm::Group& ep, std::string_view tag) {
   int64_t num_received = 0;
@@ -90,16 +75,30 @@ DispatchPlan plan_dispatch(Routing& routing, int64_t num_local_experts, comm::Gr
   return plan;
 }
 
+at::Tensor select_rows(const at::Tensor& rows, std::span<const int64_t> index) {
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape[0] = static_cast<int64_t>(index.size());
+  at::Tensor out = ops::new_tensor(shape, rows.scalar_type());
+  if (out.numel() == 0) return out;
+  const int64_t row_bytes = static_cast<int64_t>(rows.nbytes()) / rows.size(0);
+  const auto* from = static_cast<const std::byte*>(rows.const_data_ptr());
+  void* to = out.mutable_data_ptr();
+  at::parallel_for(0, shape[0], kRowsPerTask, [&](int64_t begin, int64_t end) {
+    ops::cpu::gather_rows({from, row_bytes, index.data()}, row_bytes, to, begin, end);
+  });
+  return out;
+}
+
 at::Tensor permute_tokens(const DispatchPlan& plan, const at::Tensor& tokens) {
-  return gather(tokens, plan.source.token_of_row);
+  return select_rows(tokens, plan.source.token_of_row);
 }
 
 at::Tensor permute_choices(const DispatchPlan& plan, const at::Tensor& values_TK) {
-  return gather(values_TK.reshape({-1}), plan.source.choice_of_row);
+  return select_rows(values_TK.reshape({-1}), plan.source.choice_of_row);
 }
 
 at::Tensor unpermute_choices(const DispatchPlan& plan, const at::Tensor& values_R) {
-  return gather(values_R, plan.source.row_of_choice).view({plan.num_tokens, plan.top_k});
+  return select_rows(values_R, plan.source.row_of_choice).view({plan.num_tokens, plan.top_k});
 }
 
 at::Tensor exchange_rows(const DispatchPlan& plan, const at::Tensor& rows, comm::Group& ep, std::string_view tag) {
@@ -111,16 +110,23 @@ at::Tensor exchange_rows_back(const DispatchPlan& plan, const at::Tensor& rows, 
 }
 
 at::Tensor combine(const DispatchPlan& plan, const at::Tensor& rows_RH, const at::Tensor& weights_TK) {
-  at::Tensor out_TH = ops::new_tensor({plan.num_tokens, rows_RH.size(1)}, rows_RH.scalar_type());
+  const std::span<const int64_t> row_of_choice = plan.source.row_of_choice;
+  return combine_rows(rows_RH, plan.exchanges ? row_of_choice : std::span<const int64_t>(), plan.num_tokens, plan.top_k,
+                      weights_TK);
+}
+
+at::Tensor combine_rows(const at::Tensor& rows_RH, std::span<const int64_t> row_of_choice, int64_t num_tokens,
+                        int64_t top_k, const at::Tensor& weights_TK) {
+  at::Tensor out_TH = ops::new_tensor({num_tokens, rows_RH.size(1)}, rows_RH.scalar_type());
   const ops::cpu::CombineShape shape{
-      .row_of_choice = plan.exchanges ? plan.source.row_of_choice.data() : nullptr,
+      .row_of_choice = row_of_choice.empty() ? nullptr : row_of_choice.data(),
       .weights = weights_TK.defined() ? weights_TK.const_data_ptr<float>() : nullptr,
-      .top_k = plan.top_k,
+      .top_k = top_k,
       .width = rows_RH.size(1),
   };
   ops::with_element_type(rows_RH.scalar_type(), [&](auto element) {
     using T = decltype(element);
-    at::parallel_for(0, plan.num_tokens, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, num_tokens, kRowsPerTask, [&](int64_t begin, int64_t end) {
       ops::cpu::combine_rows(ops::raw<T>(rows_RH), ops::mutable_raw<T>(out_TH), shape, begin, end);
     });
   });

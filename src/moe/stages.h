@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages that dispatchers share, in order: plan, permute, exchange, (expert MLP: expert_mlp.h), exchange back,
-// combine. With an ep group of one there is no exchange and no permuted copy: experts read the token rows in place.
+// The stages of a dispatch, in order: plan, permute, exchange, (expert MLP: expert_mlp.h), exchange back, combine.
+// With an ep group of one there is no exchange and no permuted copy: experts read the token rows in place.
 // Collective over: ep (plan_dispatch, exchange_rows), also with zero rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct DispatchPlan {
 // Collective over ep where routing has none yet.
 DispatchPlan plan_dispatch(Routing& routing, int64_t num_local_experts, comm::Group& ep);
 
+// rows[index[i]] for each i; rows of any dtype and width.
+at::Tensor select_rows(const at::Tensor& rows, std::span<const int64_t> index);
+
 // [T, ...] rows in sorted order, ready to send.
 at::Tensor permute_tokens(const DispatchPlan& plan, const at::Tensor& tokens);
 // [T, K] values in sorted order.
@@ -49,5 +53,8 @@ at::Tensor exchange_rows_back(const DispatchPlan& plan, const at::Tensor& rows, 
 // [R, H] result rows, as they came back or (ep 1) as the experts wrote them -> [T, H]: sum over k in fp32, each times
 // its weight (undefined: 1).
 at::Tensor combine(const DispatchPlan& plan, const at::Tensor& rows_RH, const at::Tensor& weights_TK);
+// The same, from row row_of_choice[c] for choice c; empty: from row c.
+at::Tensor combine_rows(const at::Tensor& rows_RH, std::span<const int64_t> row_of_choice, int64_t num_tokens,
+                        int64_t top_k, const at::Tensor& weights_TK);
 
 }  // namespace expertmesh::moe

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/group.h"
@@ -43,6 +44,8 @@ Gradients dispatcher_gradients(const Problem& problem, const Dispatcher& dispatc
 double max_difference(const at::Tensor& a, const at::Tensor& b);
 // |a - b| / |b|, Frobenius norms.
 double frobenius_difference(const at::Tensor& a, const at::Tensor& b);
+// Adds that of each of the five.
+void add_frobenius_differences(std::span<double, 5> sums, const Gradients& a, const Gradients& b);
 bool bitwise_equal(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace expertmesh::moe

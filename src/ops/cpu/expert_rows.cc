@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/expert_rows.h"
 
-#include <cstddef>
 #include <cstring>
 
 namespace expertmesh::ops::cpu {
@@ -36,19 +35,17 @@ EXPERTMESH_INLINE void combine(const T* rows, T* out, const CombineShape& shape,
 
 }  // namespace
 
-void gather_rows(const void* source, const int64_t* index, int64_t row_bytes, void* out, int64_t begin, int64_t end) {
-  const auto* from = static_cast<const std::byte*>(source);
+void gather_rows(IndexedRows<const std::byte> source, int64_t row_bytes, void* out, int64_t begin, int64_t end) {
   auto* to = static_cast<std::byte*>(out);
   for (int64_t row = begin; row < end; ++row) {
-    std::memcpy(to + row * row_bytes, from + index[row] * row_bytes, static_cast<size_t>(row_bytes));
+    std::memcpy(to + row * row_bytes, source.row(row), static_cast<size_t>(row_bytes));
   }
 }
 
-void scatter_rows(const void* source, const int64_t* index, int64_t row_bytes, void* out, int64_t begin, int64_t end) {
+void scatter_rows(const void* source, int64_t row_bytes, IndexedRows<std::byte> out, int64_t begin, int64_t end) {
   const auto* from = static_cast<const std::byte*>(source);
-  auto* to = static_cast<std::byte*>(out);
   for (int64_t row = begin; row < end; ++row) {
-    std::memcpy(to + index[row] * row_bytes, from + row * row_bytes, static_cast<size_t>(row_bytes));
+    std::memcpy(out.row(row), from + row * row_bytes, static_cast<size_t>(row_bytes));
   }
 }
 

@@ -4,17 +4,19 @@
 // not depend on how the ranges are split.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "ops/cpu/indexed_rows.h"
 #include "ops/cpu/vec.h"
 
 namespace expertmesh::ops::cpu {
 
-// out[i] = source[index[i]] for i in [begin, end), rows of row_bytes.
-void gather_rows(const void* source, const int64_t* index, int64_t row_bytes, void* out, int64_t begin, int64_t end);
+// out[i] = row i of source, for i in [begin, end), rows of row_bytes.
+void gather_rows(IndexedRows<const std::byte> source, int64_t row_bytes, void* out, int64_t begin, int64_t end);
 
-// out[index[i]] = source[i] for i in [begin, end).
-void scatter_rows(const void* source, const int64_t* index, int64_t row_bytes, void* out, int64_t begin, int64_t end);
+// row i of out = source[i] for i in [begin, end).
+void scatter_rows(const void* source, int64_t row_bytes, IndexedRows<std::byte> out, int64_t begin, int64_t end);
 
 struct CombineShape {
   const int64_t* row_of_choice = nullptr;  // [T * K]; nullptr: choice c is row c

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Factory of the `mc2` dispatcher, for the table in dispatchers.cc.
+#pragma once
+
+#include <memory>
+
+#include "moe/dispatcher.h"
+
+namespace expertmesh::moe {
+
+std::unique_ptr<Dispatcher> make_mc2_dispatcher();
+
+}  // namespace expertmesh::moe
