@@ -106,7 +106,9 @@ void run_score(const Arguments& arguments) {
       [&](int world_size) {
         job = train::prepare_model("score", loaded, world_size);
         const auto fs = base::make_posix_file_system(base::Code::kData);
-        data::InputReader reader(*fs, train::input_options(job));
+        data::InputOptions options = train::input_options(job);
+        options.position_axes = job.blueprint->sizes().position_axes;
+        data::InputReader reader(*fs, std::move(options));
         rows = data::load_input_rows(*fs, parsed.input, reader);
       },
       [&](comm::World& world) {

@@ -41,6 +41,19 @@ std::string_view kind_of(const Json& row) {
   return found;
 }
 
+// A list of integers in [0, limit); `refuse` makes the error for one outside.
+template <typename Refuse>
+std::vector<int32_t> read_integers(const Json& list, std::string_view what, int64_t limit, const Refuse& refuse) {
+  std::vector<int32_t> values;
+  for (const Json& item : fields::list(list, what)) {
+    const auto value = item.try_int64();
+    if (!value) throw bad_row("{} must be a list of integers, but holds {}", what, item.kind());
+    if (*value < 0 || *value >= limit) throw refuse(*value);
+    values.push_back(static_cast<int32_t>(*value));
+  }
+  return values;
+}
+
 }  // namespace
 
 InputReader::InputReader(const base::FileSystem& fs, InputOptions options)
@@ -54,6 +67,9 @@ InputRow InputReader::read(const Json& row) {
   InputRow result;
   if (kind == "input_ids") {
     result = read_ids(value);
+    if (const Json* positions = fields::find(row, "position_ids")) {
+      result.positions = read_positions(*positions, result.input_ids.size());
+    }
   } else if (kind == "text") {
     result = read_text(fields::text(value, "text"));
   } else {
@@ -64,17 +80,37 @@ InputRow InputReader::read(const Json& row) {
 }
 
 InputRow InputReader::read_ids(const Json& column) const {
-  InputRow row;
   const int64_t limit = options_.vocabulary_rows > 0 ? options_.vocabulary_rows : INT32_MAX;
-  for (const Json& item : fields::list(column, "input_ids")) {
-    const auto id = item.try_int64();
-    if (!id) throw bad_row("input_ids must be a list of integers, but holds {}", item.kind());
-    if (*id < 0 || *id >= limit) {
-      throw bad_row("token id {} is outside the model's vocabulary: its embedding has {} rows", *id, limit);
+  return {.input_ids = read_integers(column, "input_ids", limit, [&](int64_t id) {
+            return bad_row("token id {} is outside the model's vocabulary: its embedding has {} rows", id, limit);
+          })};
+}
+
+std::vector<std::vector<int32_t>> InputReader::read_positions(const Json& column, size_t num_tokens) const {
+  constexpr int64_t kMostPositions = int64_t{1} << 24;
+  const Json::Array& list = fields::list(column, "position_ids");
+  const bool is_by_axis = !list.empty() && list.front().try_array() != nullptr;
+  std::vector<std::vector<int32_t>> axes;
+  const auto read_axis = [&](const Json& axis) {
+    axes.push_back(read_integers(axis, "position_ids", kMostPositions, [&](int64_t place) {
+      return bad_row("position_ids holds {}, outside [0, {})", place, kMostPositions);
+    }));
+    if (axes.back().size() != num_tokens) {
+      throw bad_row("position_ids has {} entries for {} tokens", axes.back().size(), num_tokens);
     }
-    row.input_ids.push_back(static_cast<int32_t>(*id));
+  };
+  if (is_by_axis) {
+    for (const Json& axis : list) read_axis(axis);
+  } else {
+    read_axis(column);
   }
-  return row;
+  const auto num_axes = static_cast<int64_t>(axes.size());
+  if (options_.position_axes == 0) throw bad_row("position_ids are for score: here, tokens stand one after the other");
+  if (num_axes != 1 && num_axes != options_.position_axes) {
+    throw bad_row("position_ids has {} axes, the model's positions have {}", num_axes, options_.position_axes)
+        .hint("Give one list, or one list an axis.");
+  }
+  return axes;
 }
 
 InputRow InputReader::read_text(const std::string& text) { return {.input_ids = tokenizer().encode(text)}; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows that a model reads without being trained on them, as `score` and `generate` take them: {"input_ids": [...]},
-// {"text": ...} or {"messages": [...]}, turned into token ids.
+// {"text": ...} or {"messages": [...]}, turned into token ids. Token ids may stand at places of their own, for `score`:
+// "position_ids", a list, or one list an axis (time, height, width) where the model rotates by three.
 // Threads: any. Errors: kData (at FILE:LINE, the first bad row of a file); those of TextSetup.
 #pragma once
 
@@ -17,9 +18,10 @@
 namespace expertmesh::data {
 
 struct InputRow {
-  std::vector<int32_t> input_ids;  // at least one
-  bool is_conversation = false;    // of messages
-  bool opens_thought = false;      // what comes next stands inside <think>
+  std::vector<int32_t> input_ids;                    // at least one
+  std::vector<std::vector<int32_t>> positions = {};  // of each token, by axis (1 or 3); empty: 0, 1, 2, ...
+  bool is_conversation = false;                      // of messages
+  bool opens_thought = false;                        // what comes next stands inside <think>
 };
 
 struct InputOptions {
@@ -27,6 +29,7 @@ struct InputOptions {
   std::string chat_markup = "auto";
   std::string custom_chat_template;
   int64_t vocabulary_rows = 0;
+  int64_t position_axes = 0;          // of the model: 1 or 3; 0: rows cannot say where their tokens stand
   bool opens_answer = false;          // messages are a question: they end with the opening of the assistant's answer
   std::optional<bool> thinking = {};  // of that answer; nothing: the markup's default
 };
@@ -49,6 +52,7 @@ class InputReader {
 
  private:
   InputRow read_ids(const base::Json& column) const;
+  std::vector<std::vector<int32_t>> read_positions(const base::Json& column, size_t num_tokens) const;
   const Renderer& renderer();
 
   const base::FileSystem& fs_;

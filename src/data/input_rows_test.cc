@@ -53,6 +53,27 @@ TEST_F(InputRows, IdsTextAndMessagesInOrder) {
   EXPECT_EQ(rows[3].input_ids, rows[2].input_ids);
 }
 
+TEST_F(InputRows, IdsMayStandAtPlacesOfTheirOwn) {
+  options_.position_axes = 3;
+  const auto rows = load(
+      "{\"input_ids\": [3, 1]}\n"
+      "{\"input_ids\": [3, 1], \"position_ids\": [4, 7]}\n"
+      "{\"input_ids\": [3, 1], \"position_ids\": [[4, 7], [0, 1], [2, 2]]}\n");
+  EXPECT_TRUE(rows[0].positions.empty());
+  EXPECT_THAT(rows[1].positions, ElementsAre(ElementsAre(4, 7)));
+  EXPECT_THAT(rows[2].positions, ElementsAre(ElementsAre(4, 7), ElementsAre(0, 1), ElementsAre(2, 2)));
+  const std::string ids = "{\"input_ids\": [3, 1], \"position_ids\": ";
+  EXPECT_THAT(error(ids + "[4]}\n"), HasSubstr("position_ids has 1 entries for 2 tokens"));
+  EXPECT_THAT(error(ids + "[[4, 7], [0, 1]]}\n"), HasSubstr("position_ids has 2 axes, the model's positions have 3"));
+  EXPECT_THAT(error(ids + "[[4, 7], [0], [2, 2]]}\n"), HasSubstr("1 entries for 2 tokens"));
+  EXPECT_THAT(error(ids + "[-1, 7]}\n"), HasSubstr("position_ids holds -1"));
+  EXPECT_THAT(error(ids + "[\"a\", 7]}\n"), HasSubstr("list of integers"));
+  options_.position_axes = 1;
+  EXPECT_THAT(error(ids + "[[4, 7], [0, 1], [2, 2]]}\n"), HasSubstr("has 3 axes, the model's positions have 1"));
+  options_.position_axes = 0;
+  EXPECT_THAT(error(ids + "[4, 7]}\n"), HasSubstr("position_ids are for score"));
+}
+
 TEST_F(InputRows, IdsNeedNoTokenizer) {
   options_.model_dir = dir_.path();
   EXPECT_EQ(load("{\"input_ids\": [1]}\n").size(), 1U);

@@ -115,6 +115,7 @@ class Model : public shard::Module {
     int64_t vocab = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, experts = 0, experts_per_token = 0;
     int64_t moe_layers = 0, moe_intermediate = 0;
     int64_t linear_attention_layers = 0;  // gated delta nets
+    int64_t position_axes = 1;            // of TokenBatch::axis_positions_AT, where it may be given
   };
   virtual Sizes sizes() const = 0;
   // Names in the checkpoint, shapes, expert dims: drives loading, saving and the report.

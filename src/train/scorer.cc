@@ -37,11 +37,14 @@ std::vector<RowRange> make_batches(const std::vector<data::InputRow>& rows) {
 // experts.
 std::vector<float> score_batch(ShardedModel& model, LayerWalk& walk, const std::vector<data::InputRow>& rows,
                                const RowRange& range) {
-  std::vector<std::vector<int32_t>> documents;
-  for (size_t i = range.begin; i < range.end; ++i) documents.push_back(rows[i].input_ids);
+  constexpr int32_t kAnyToken = 0;
+  std::vector<TokenPiece> documents;
+  for (size_t i = range.begin; i < range.end; ++i) {
+    documents.push_back({.ids = rows[i].input_ids, .positions = rows[i].positions});
+  }
   const bool is_idle = documents.empty();
-  if (is_idle) documents.push_back({0});
-  const model::TokenBatch batch = make_score_batch(documents);
+  if (is_idle) documents.push_back({.ids = {&kAnyToken, 1}});
+  const model::TokenBatch batch = make_document_batch(documents);
   const at::Tensor hidden_TH = walk.infer(batch);
   const at::Tensor logprobs_T = model.model().head().logprobs(hidden_TH, batch, model.runtime());
   if (is_idle) return {};

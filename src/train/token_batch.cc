@@ -3,6 +3,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 namespace expertmesh::train {
 namespace {
 
@@ -34,6 +36,28 @@ struct Filler {
   int64_t *ids, *positions, *targets;
 };
 
+// Replaces the positions of the documents that say their own; three axes for all where one has three.
+void place_tokens(std::span<const TokenPiece> pieces, model::TokenBatch& batch) {
+  constexpr int64_t kAxes = 3;
+  const bool has_axes =
+      std::any_of(pieces.begin(), pieces.end(), [](const TokenPiece& piece) { return piece.positions.size() > 1; });
+  for (size_t d = 0; d < pieces.size(); ++d) {
+    if (pieces[d].positions.size() != 1) continue;
+    const std::vector<int32_t>& places = pieces[d].positions.front();
+    std::copy(places.begin(), places.end(), batch.positions_T.mutable_data_ptr<int64_t>() + batch.cu_seqlens[d]);
+  }
+  if (!has_axes) return;
+  batch.axis_positions_AT = batch.positions_T.unsqueeze(0).repeat({kAxes, 1});
+  for (size_t d = 0; d < pieces.size(); ++d) {
+    if (pieces[d].positions.size() <= 1) continue;
+    for (int64_t axis = 0; axis < kAxes; ++axis) {
+      const std::vector<int32_t>& places = pieces[d].positions[static_cast<size_t>(axis)];
+      std::copy(places.begin(), places.end(),
+                batch.axis_positions_AT.mutable_data_ptr<int64_t>() + axis * batch.num_tokens() + batch.cu_seqlens[d]);
+    }
+  }
+}
+
 }  // namespace
 
 model::TokenBatch make_token_batch(const data::MicroBatch& batch) {
@@ -55,19 +79,14 @@ model::TokenBatch make_token_batch(const data::MicroBatch& batch) {
   return filler.batch;
 }
 
-model::TokenBatch make_score_batch(const std::vector<std::vector<int32_t>>& documents) {
-  std::vector<TokenPiece> pieces;
-  for (const auto& document : documents) pieces.push_back({.ids = document});
-  return make_continuation_batch(pieces);
-}
-
-model::TokenBatch make_continuation_batch(std::span<const TokenPiece> pieces) {
+model::TokenBatch make_document_batch(std::span<const TokenPiece> pieces) {
   int64_t num_tokens = 0;
   for (const TokenPiece& piece : pieces) num_tokens += static_cast<int64_t>(piece.ids.size());
   Filler filler(num_tokens);
   for (const TokenPiece& piece : pieces) {
     filler.add_document(piece.ids.data(), piece.ids.data(), static_cast<int64_t>(piece.ids.size()), piece.begin);
   }
+  place_tokens(pieces, filler.batch);
   return filler.batch;
 }
 

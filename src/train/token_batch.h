@@ -15,15 +15,14 @@ namespace expertmesh::train {
 // predicts nothing.
 model::TokenBatch make_token_batch(const data::MicroBatch& batch);
 
-// One document to score: every token but the first is a target.
-model::TokenBatch make_score_batch(const std::vector<std::vector<int32_t>>& documents);
-
 // Tokens of one document, of which `begin` were there before.
 struct TokenPiece {
   std::span<const int32_t> ids;
   int64_t begin = 0;
+  std::span<const std::vector<int32_t>> positions = {};  // by axis, 1 or 3; empty: from `begin` on
 };
-// Documents that go on, for a forward with caches: each has at least one token; no documents give an empty batch.
-model::TokenBatch make_continuation_batch(std::span<const TokenPiece> pieces);
+// Documents to score or to go on with: every token but a document's first is a target. Each has at least one token; no
+// documents give an empty batch.
+model::TokenBatch make_document_batch(std::span<const TokenPiece> pieces);
 
 }  // namespace expertmesh::train

@@ -58,20 +58,36 @@ TEST(TokenBatch, IsTheSamePaddedAndPacked) {
   EXPECT_EQ(make_token_batch(data::pack({empty, empty})).num_tokens(), 0);
 }
 
-TEST(ScoreBatch, TargetsEveryTokenButTheFirst) {
-  const model::TokenBatch batch = make_score_batch({{3, 4}, {9}});
+TEST(DocumentBatch, TargetsEveryTokenButTheFirst) {
+  const std::vector<int32_t> one{3, 4}, other{9};
+  const model::TokenBatch batch = make_document_batch(std::vector<TokenPiece>{{.ids = one}, {.ids = other}});
   EXPECT_EQ(list(batch.targets_T), (std::vector<int64_t>{4, -100, -100}));
+  EXPECT_FALSE(batch.axis_positions_AT.defined());
 }
 
-TEST(ContinuationBatch, PositionsGoOnWhereEachDocumentWas) {
+TEST(DocumentBatch, TokensStandWhereTheirDocumentSays) {
+  const std::vector<int32_t> two{3, 4}, one{9};
+  const std::vector<std::vector<int32_t>> line{{5, 8}}, axes{{1}, {2}, {6}};
+  const model::TokenBatch in_line =
+      make_document_batch(std::vector<TokenPiece>{{.ids = one}, {.ids = two, .positions = line}});
+  EXPECT_EQ(list(in_line.positions_T), (std::vector<int64_t>{0, 5, 8}));
+  EXPECT_FALSE(in_line.axis_positions_AT.defined());
+
+  const model::TokenBatch by_axis = make_document_batch(
+      std::vector<TokenPiece>{{.ids = two, .positions = line}, {.ids = one, .positions = axes}, {.ids = two}});
+  EXPECT_EQ(list(by_axis.axis_positions_AT.flatten()),
+            (std::vector<int64_t>{5, 8, 1, 0, 1, 5, 8, 2, 0, 1, 5, 8, 6, 0, 1}));
+}
+
+TEST(DocumentBatch, PositionsGoOnWhereEachDocumentWas) {
   const std::vector<int32_t> prompt{3, 4, 5}, token{9};
   const std::vector<TokenPiece> pieces{{.ids = token, .begin = 7}, {.ids = prompt}, {.ids = token, .begin = 1}};
-  const model::TokenBatch batch = make_continuation_batch(pieces);
+  const model::TokenBatch batch = make_document_batch(pieces);
   EXPECT_EQ(list(batch.ids_T), (std::vector<int64_t>{9, 3, 4, 5, 9}));
   EXPECT_EQ(list(batch.positions_T), (std::vector<int64_t>{7, 0, 1, 2, 1}));
   EXPECT_EQ(batch.cu_seqlens, (std::vector<int64_t>{0, 1, 4, 5}));
 
-  const model::TokenBatch nothing = make_continuation_batch({});
+  const model::TokenBatch nothing = make_document_batch({});
   EXPECT_EQ(nothing.num_tokens(), 0);
   EXPECT_EQ(nothing.ids_T.size(0), 0);
 }

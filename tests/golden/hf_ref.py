@@ -166,9 +166,15 @@ def load(path, dtype=torch.float32, experts="grouped_mm"):
     return model
 
 
-def token_logprobs(model, ids):
-    logits = model(input_ids=torch.tensor([ids])).logits[0].float()
+def token_logprobs(model, ids, position_ids=None):
+    """position_ids: one list an axis; None: 0, 1, 2, ... on each."""
+    given = {} if position_ids is None else dict(position_ids=torch.tensor(position_ids)[:, None])
+    logits = model(input_ids=torch.tensor([ids]), **given).logits[0].float()
     return torch.log_softmax(logits[:-1], -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+
+
+def logprobs_of_row(model, row):
+    return token_logprobs(model, row["input_ids"], row.get("position_ids"))
 
 
 def score(args):
@@ -176,7 +182,7 @@ def score(args):
     with fp64_throughout(dtype), torch.no_grad(), open(args.input) as rows, open(args.output, "w") as out:
         model = load(args.model, dtype).eval()
         for row in rows:
-            out.write(json.dumps({"logprobs": token_logprobs(model, json.loads(row)["input_ids"]).tolist()}) + "\n")
+            out.write(json.dumps({"logprobs": logprobs_of_row(model, json.loads(row)).tolist()}) + "\n")
 
 
 def trace(args):

@@ -248,6 +248,23 @@ def write_model(golden, folder):
               metadata={"format": "pt"})
 
 
+def write_scores(model, out, rows, name):
+    scored = os.path.join(model, name)
+    hf_ref.score(SimpleNamespace(model=model, dtype="float32", input=os.path.join(out, rows), output=scored))
+    write_jsonl([dict(logprobs=rounded(r["logprobs"])) for r in read_jsonl(scored)], os.path.join(out, name))
+
+
+def make_positions(model, out, vocab, seed):
+    """Rows whose tokens stand at places of their own on three axes: text, an image of 3 x 4 in it, text again; and any places."""
+    rng = np.random.default_rng(seed + 1000)
+    image = [(5, 5 + i // 4, 5 + i % 4) for i in range(12)]
+    places = [(i, i, i) for i in range(5)] + image + [(9 + i, 9 + i, 9 + i) for i in range(8)]
+    rows = [places, [tuple(rng.integers(0, 300, 3).tolist()) for _ in range(70)]]
+    write_jsonl([dict(input_ids=rng.integers(0, vocab, len(row)).tolist(), position_ids=[list(axis) for axis in zip(*row)])
+                 for row in rows], os.path.join(out, "position_rows.jsonl"))
+    write_scores(model, out, "position_rows.jsonl", "position_score.jsonl")
+
+
 def make(name, spec, out):
     config_dict = config_json(spec)
     os.makedirs(out)
@@ -263,11 +280,9 @@ def make(name, spec, out):
         batches, rows, gap = make_inputs(scratch, num_ids(spec), spec["seed"])
         write_jsonl(batches, os.path.join(out, "batches.jsonl"))
         write_jsonl(rows, os.path.join(out, "rows.jsonl"))
-        scored = os.path.join(scratch, "score.jsonl")
-        hf_ref.score(SimpleNamespace(model=scratch, dtype="float32", input=os.path.join(out, "rows.jsonl"),
-                                     output=scored))
-        write_jsonl([dict(logprobs=rounded(r["logprobs"])) for r in read_jsonl(scored)],
-                    os.path.join(out, "score.jsonl"))
+        write_scores(scratch, out, "rows.jsonl", "score.jsonl")
+        if family_of(spec) == "qwen3_5_moe":
+            make_positions(scratch, out, num_ids(spec), spec["seed"])
         norms = []
         for optim, lr in (("sgd", 0.05), ("adamw", 1e-3)):
             traced, kept = os.path.join(scratch, optim), os.path.join(out, optim)

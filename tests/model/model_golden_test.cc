@@ -140,14 +140,28 @@ at::Tensor gradient_of(shard::Parameter& parameter) {
 
 class ModelGolden : public testing::TestWithParam<std::string> {};
 
-void expect_scores(const std::string& name, const ops::Operators& operators) {
+// [3, T] of all rows.
+at::Tensor axis_positions(const std::vector<Json>& rows) {
+  std::vector<int64_t> positions;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    for (const Json& row : rows) {
+      for (const Json& place : *(*row.find("position_ids")->try_array())[axis].try_array()) {
+        positions.push_back(*place.try_int64());
+      }
+    }
+  }
+  return at::tensor(positions).view({3, -1});
+}
+
+void expect_scores(const std::string& name, const ops::Operators& operators, const std::string& kind = "") {
   Loaded loaded = load_golden(name, operators);
-  const std::vector<Json> rows = read_rows(golden::golden_dir(name) + "/rows.jsonl");
-  const std::vector<Json> expected = read_rows(golden::golden_dir(name) + "/score.jsonl");
+  const std::vector<Json> rows = read_rows(golden::golden_dir(name) + "/" + kind + "rows.jsonl");
+  const std::vector<Json> expected = read_rows(golden::golden_dir(name) + "/" + kind + "score.jsonl");
   std::vector<std::vector<int64_t>> documents;
   documents.reserve(rows.size());
   for (const Json& row : rows) documents.push_back(int_list(row, "input_ids"));
-  const TokenBatch batch = make_batch(documents, documents);
+  TokenBatch batch = make_batch(documents, documents);
+  if (kind == "position_") batch.axis_positions_AT = axis_positions(rows);
   const at::Tensor logprobs = loaded.model->head().logprobs(infer(loaded, batch), batch, loaded.runtime);
   const float* got = logprobs.const_data_ptr<float>();
   double worst = 0.0;
@@ -194,6 +208,10 @@ void expect_first_step(const std::string& name, const ops::Operators& operators)
 }
 
 TEST_P(ModelGolden, NativeOperatorsScoreAsTransformers) { expect_scores(GetParam(), ops::native_operators()); }
+TEST_P(ModelGolden, PlacesOnThreeAxesScoreAsTransformers) {
+  if (!GetParam().starts_with("qwen3_5")) return;  // the other family has one axis
+  expect_scores(GetParam(), ops::native_operators(), "position_");
+}
 TEST_P(ModelGolden, ReferenceOperatorsScoreAsTransformers) { expect_scores(GetParam(), ops::reference_operators()); }
 TEST_P(ModelGolden, NativeOperatorsGiveTheFirstGradients) { expect_first_step(GetParam(), ops::native_operators()); }
 TEST_P(ModelGolden, ReferenceOperatorsGiveTheFirstGradients) {

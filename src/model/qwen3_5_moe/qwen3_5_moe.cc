@@ -27,7 +27,8 @@ std::unique_ptr<Model> build_qwen3_5_moe(const base::Json& json, const std::stri
       .experts_per_token = config.experts.experts_per_token,
       .moe_layers = 0,
       .moe_intermediate = config.experts.intermediate,
-      .linear_attention_layers = std::count(config.is_full_attention.begin(), config.is_full_attention.end(), false)};
+      .linear_attention_layers = std::count(config.is_full_attention.begin(), config.is_full_attention.end(), false),
+      .position_axes = config.mrope_section.empty() ? 1 : static_cast<int64_t>(config.mrope_section.size())};
   const auto rotary = std::make_shared<RotaryTables>(config.rope, config.mrope_section);
   return std::make_unique<DecoderModel>(
       std::move(options), [&](const std::string& path, int64_t index) -> std::unique_ptr<DecoderLayer> {
