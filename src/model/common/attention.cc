@@ -48,7 +48,9 @@ at::Tensor Attention::forward(const at::Tensor& hidden_TH, const LayerContext& c
   const ops::Operators& ops = *context.runtime.ops;
   const RotaryAngles angles = rotary_->angles(context.batch.positions_T, context.batch.axis_positions_AT);
   const int64_t tokens = hidden_TH.size(0), dim = options_.head_dim;
-  const at::Tensor queries = q_proj_.forward(hidden_TH).view({tokens, options_.heads, -1});
+  // No -1 for the width: it has no meaning where a rank has no tokens.
+  const at::Tensor queries =
+      q_proj_.forward(hidden_TH).view({tokens, options_.heads, options_.has_output_gate ? 2 * dim : dim});
   const at::Tensor q = rotated(options_.has_output_gate ? queries.narrow(2, 0, dim) : queries, q_norm_, angles, ops);
   const at::Tensor k = rotated(k_proj_.forward(hidden_TH).view({tokens, options_.kv_heads, dim}), k_norm_, angles, ops);
   const at::Tensor v = v_proj_.forward(hidden_TH).view({tokens, options_.kv_heads, dim});
