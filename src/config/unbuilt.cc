@@ -84,8 +84,6 @@ void refuse_unbuilt(const Loaded& loaded, Command command) {
   refuse_checkpoints(config.checkpoint, refusals);
   refusals.refuse_if(config.train.profile, "profile", "profile", "Leave it out.");
   refusals.refuse_if(config.dist.offload_params, "dist_config.offload_params", "offload_params", "Leave it out.");
-  refusals.refuse_if(config.dist.ep_dispatcher != Dispatcher::kEager, "dist_config.ep_dispatcher",
-                     fmt::format("ep_dispatcher {}", choice_name(config.dist.ep_dispatcher)), "Use eager.");
   refusals.refuse_if(config.optim.optimizer == Optimizer::kMuon, "optim_config.name", "the optimizer muon",
                      "Use adamw or sgd.");
   refusals.refuse_if(config.peft.kind != PeftKind::kNone, "peft_config.name",

@@ -25,6 +25,7 @@ std::unique_ptr<ShardedModel> build_sharded_model(const Job& job, std::shared_pt
   options.bf16 = config.train.bf16;
   options.kernel = config.kernel;
   options.attention = config.model.flash_attn;
+  options.micro_batch_tokens = config.data.micro_batch_size * config.data.cutoff_len;
   options.trainable_modules = config.model.trainable_modules.value_or(std::vector<std::string>{});
   if (config.model.debug_router.is_on()) {
     options.debug_router = *config::try_value(config, "debug_router")->try_string();

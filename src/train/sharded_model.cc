@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "moe/measure.h"
 #include "train/kernels.h"
 
 namespace expertmesh::train {
@@ -58,9 +60,30 @@ void ShardedModel::choose_runtime(const ShardingOptions& options) {
   runtime_.ops = &operators_;
   runtime_.chunk_size = options.kernel.chunk_size;
   runtime_.ep = meshes_->share(comm::Axis::kEp);
-  runtime_.dispatcher = moe::make_dispatcher(config::choice_name(options.dist.ep_dispatcher));
+  runtime_.dispatcher = moe::make_dispatcher(choose_dispatcher(options));
   runtime_.choice_rule =
       moe::make_choice_rule(options.debug_router, sizes.experts, sizes.experts_per_token, *runtime_.ep);
+}
+
+std::string ShardedModel::choose_dispatcher(const ShardingOptions& options) {
+  constexpr double kSeconds = 1;
+  const config::Dispatcher asked = options.dist.ep_dispatcher;
+  if (asked != config::Dispatcher::kAuto) return std::string(config::choice_name(asked));
+  const model::Model::Sizes sizes = model_->sizes();
+  if (runtime_.ep->size() == 1 || sizes.moe_layers == 0) return "eager";  // nothing is exchanged
+  const std::vector<moe::DispatcherTime> times =
+      moe::measure_dispatchers({.tokens = options.micro_batch_tokens,
+                                .hidden = sizes.hidden,
+                                .width = sizes.moe_intermediate,
+                                .experts = sizes.experts,
+                                .top_k = sizes.experts_per_token,
+                                .dtype = options.bf16 ? at::kBFloat16 : at::kFloat},
+                               *runtime_.ep, meshes_->world(), kSeconds);
+  std::string chosen(moe::fastest(times));
+  if (meshes_->world().rank() == 0) {
+    base::log_info("ep_dispatcher auto: {}; a layer forward and backward: {}", chosen, moe::times_text(times));
+  }
+  return chosen;
 }
 
 void ShardedModel::choose_trainable(const std::vector<std::string>& patterns) {

@@ -24,6 +24,7 @@ struct ShardingOptions {
   config::KernelConfig kernel;
   config::FlashAttention attention = config::FlashAttention::kSdpa;
   std::vector<std::string> trainable_modules;  // patterns; empty: everything
+  int64_t micro_batch_tokens = 0;              // of a rank, at most: what the dispatcher `auto` measures with
 };
 
 class ShardedModel {
@@ -52,6 +53,7 @@ class ShardedModel {
 
  private:
   void choose_runtime(const ShardingOptions& options);
+  std::string choose_dispatcher(const ShardingOptions& options);
   void choose_trainable(const std::vector<std::string>& patterns);
   void place(const model::ModelSpec& spec, const config::DistConfig& dist);
   void make_units(const config::DistConfig& dist);

@@ -51,6 +51,11 @@ class Trainer {
         total_steps_(config_.train.max_steps.value_or(config_.train.num_train_epochs * loader_.steps_per_epoch())),
         rate_(config_.schedule, config_.train.learning_rate, total_steps_) {}
 
+  // The one in use, also where the configuration leaves the choice.
+  config::Dispatcher dispatcher() const {
+    return config::try_choice<config::Dispatcher>(model_.runtime().dispatcher->name()).value();
+  }
+
   Stop run() {
     load_weights(*job_.weights, model_);
     optimizer_ = make_optimizer(config_.optim, model_.parameters());
@@ -228,8 +233,14 @@ void write_resolved_config(const config::Config& config, const std::string& outp
 Stop run_training(comm::World& world, const Job& job, Observer& observer) {
   agree_on_job(job, world.all());
   const std::string output_dir = agree_on_output_dir(job.loaded.config.train.output_dir, world.all());
-  if (world.rank() == 0) write_resolved_config(job.loaded.config, output_dir);
-  return Trainer(world, job, observer, output_dir).run();
+  config::Config resolved = job.loaded.config;
+  if (world.rank() == 0) write_resolved_config(resolved, output_dir);
+  Trainer trainer(world, job, observer, output_dir);
+  if (world.rank() == 0 && resolved.dist.ep_dispatcher == config::Dispatcher::kAuto) {
+    resolved.dist.ep_dispatcher = trainer.dispatcher();
+    write_resolved_config(resolved, output_dir);
+  }
+  return trainer.run();
 }
 
 }  // namespace expertmesh::train

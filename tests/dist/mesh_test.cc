@@ -17,6 +17,7 @@ struct Mesh {
   int ranks = 1, ep = 1, efsdp = 0, mp_replicate = 1, micro_batches = 1;
   std::string extra{};  // one more override
   std::string backend = "fsdpturbo";
+  std::string dispatcher{};
 };
 
 std::string name_of(const Mesh& m) {
@@ -25,6 +26,7 @@ std::string name_of(const Mesh& m) {
   if (m.mp_replicate > 1) name += fmt::format("_replicate{}", m.mp_replicate);
   if (m.micro_batches > 1) name += fmt::format("_accumulate{}", m.micro_batches);
   if (m.backend != "fsdpturbo") name += "_" + m.backend;
+  if (!m.dispatcher.empty()) name += "_" + m.dispatcher;
   for (const char c : m.extra) {
     if (std::isalnum(static_cast<unsigned char>(c)) != 0) name += c;
   }
@@ -44,6 +46,7 @@ RunSpec spec_of(const std::string& golden, const Mesh& m, std::vector<Step> step
                .after_step = {}};
   std::string dist = fmt::format("\"name\":\"{}\"", m.backend);
   if (m.backend == "fsdpturbo") dist += fmt::format(",\"ep_size\":{}", m.ep);
+  if (!m.dispatcher.empty()) dist += fmt::format(",\"ep_dispatcher\":\"{}\"", m.dispatcher);
   if (m.efsdp > 0) dist += fmt::format(",\"efsdp_size\":{}", m.efsdp);
   spec.overrides.push_back("dist_config={" + dist + "}");
   if (m.mp_replicate > 1) spec.overrides.push_back(fmt::format("mp_replicate_size={}", m.mp_replicate));
@@ -109,8 +112,14 @@ INSTANTIATE_TEST_SUITE_P(
             Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.hook_modules=[\"*.layers.{*}.mlp\"]"},
             Mesh{.ranks = 4, .ep = 2, .extra = "dist_config.fsdp_ignored_modules=[\"*.layers.{*}.self_attn\"]"},
             Mesh{.ranks = 4, .ep = 2, .extra = "enable_activation_checkpointing=false"},
-            Mesh{.ranks = 4, .backend = "fsdp2"}, Mesh{.ranks = 4, .mp_replicate = 2, .backend = "fsdp2"},
-            Mesh{.ranks = 4, .extra = "dist_config=null"})),
+            Mesh{.ranks = 2, .ep = 2, .dispatcher = "fused"},
+            Mesh{.ranks = 4, .ep = 2, .micro_batches = 2, .dispatcher = "fused"},
+            Mesh{.ranks = 8, .ep = 4, .dispatcher = "fused"}, Mesh{.ranks = 2, .ep = 2, .dispatcher = "mc2"},
+            Mesh{.ranks = 4, .ep = 2, .micro_batches = 2, .dispatcher = "mc2"},
+            Mesh{.ranks = 8, .ep = 4, .dispatcher = "mc2"}, Mesh{.ranks = 4, .ep = 2, .dispatcher = "auto"},
+            Mesh{.ranks = 4, .ep = 2, .dispatcher = "domino"},
+            Mesh{.ranks = 8, .ep = 4, .micro_batches = 2, .dispatcher = "domino"}, Mesh{.ranks = 4, .backend = "fsdp2"},
+            Mesh{.ranks = 4, .mp_replicate = 2, .backend = "fsdp2"}, Mesh{.ranks = 4, .extra = "dist_config=null"})),
     case_name);
 
 // MESH-12: 20 experts and widths that no rank count divides: uneven and empty shards.
@@ -189,6 +198,33 @@ TEST_P(HotRouting, EqualsOneRank) {
 INSTANTIATE_TEST_SUITE_P(Rules, HotRouting, testing::Values("hot:2", "hot:3", "none:1"), [](const auto& test) {
   return test.param.substr(0, test.param.find(':')) + test.param.substr(test.param.size() - 1);
 });
+
+// DISP-01, DISP-02 and AC-02 with every dispatcher: ranks whose experts get nothing; recompute changes not one bit.
+class DispatcherRuns : public testing::TestWithParam<std::string> {
+ protected:
+  static Mesh mesh(int ranks, int ep, const std::string& rule = "") {
+    return {.ranks = ranks, .ep = ep, .extra = rule, .dispatcher = GetParam()};
+  }
+};
+
+TEST_P(DispatcherRuns, HotRoutingEqualsOneRank) {
+  for (const std::string rule : {"debug_router=hot:2", "debug_router=hot:3"}) {
+    const RunResult expected = run_steps(spec_of("tiny_s0", {.extra = rule}, mixed_steps()));
+    for (const Mesh& m : {mesh(4, 4, rule), mesh(4, 2, rule)}) {
+      EXPECT_EQ(difference(run_steps(spec_of("tiny_s0", m, mixed_steps())), expected), "") << name_of(m);
+    }
+  }
+}
+
+TEST_P(DispatcherRuns, RecomputeIsBitwiseEqual) {
+  const RunResult on = run_steps(spec_of("tiny_s1", mesh(4, 2), mixed_steps()));
+  const RunResult off =
+      run_steps(spec_of("tiny_s1", mesh(4, 2, "enable_activation_checkpointing=false"), mixed_steps()));
+  EXPECT_EQ(difference(on, off, {.loss = 0, .norm = 0, .gradient = 0, .weight = 0}), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, DispatcherRuns, testing::Values("fused", "mc2", "domino"),
+                         [](const auto& test) { return test.param; });
 
 // DISP-06, ROUTE-11: experts without tokens have gradients of exactly zero.
 TEST(IdleExperts, HaveZeroGradients) {

@@ -26,13 +26,11 @@ MESHES = [  # processes, overrides
     (2, nano.expert_parallel(2) + ["bf16=true", "optim_config.name=adamw", "optim_config.master_weights=none"]),
     (2, nano.expert_parallel(2) + ["global_batch_size=8", "micro_batch_size=2"]),
     (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=fused"]),
-    (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=mc2", "bf16=true"]),
     (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=domino"]),
     (3, ["dist_config.name=fsdp2"]),
     (4, nano.expert_parallel(2)),
     (4, nano.expert_parallel(4) + ["enable_activation_checkpointing=false"]),
     (4, nano.expert_parallel(4) + ["dist_config.ep_dispatcher=fused"]),
-    (4, nano.expert_parallel(4) + ["dist_config.ep_dispatcher=mc2", "bf16=true"]),
     (4, nano.expert_parallel(2) + ["dist_config.efsdp_size=1", "mp_replicate_size=2"]),
     (4, nano.expert_parallel(2) + ["dist_config.fsdp_implementation=custom", "dist_config.reshard_after_forward=false"]),
 ]
@@ -84,6 +82,36 @@ def test_mesh(number, size, overrides):
         elif run.out or run.err:
             run.fail("rank %d prints too" % rank)
     expect_same(threads, processes)
+
+
+def test_mc2(size):
+    """Rank by rank where threads read each other's memory: near the threads' losses, and the same bits each time."""
+    overrides = nano.expert_parallel(size) + ["dist_config.ep_dispatcher=mc2"]
+    names = ["mc2_%s_%d" % (kind, size) for kind in ("threads", "first", "second")]
+    EXPERTMESH(nano.arguments(names[0], *overrides), ranks=size).expect_code(OK)
+    for name in names[1:]:
+        for run in finish_all(EXPERTMESH.start_processes(nano.arguments(name, *overrides), size)):
+            run.expect_code(OK)
+    expect_same(*names[1:])
+    losses = [[record["loss"] for record in tensors.read_log(path(name))] for name in names[:2]]
+    for step, (threads, processes) in enumerate(zip(*losses), 1):
+        if abs(threads - processes) > 1e-5 * threads:
+            raise Failure("step %d: loss %r with threads, %r with processes" % (step, threads, processes))
+
+
+def test_auto(size):
+    """Measured at start: all processes take the same dispatcher, and the resolved configuration names it."""
+    name = "auto_%d" % size
+    arguments = nano.arguments(name, *nano.expert_parallel(2), "dist_config.ep_dispatcher=auto")
+    runs = finish_all(EXPERTMESH.start_processes(arguments, size))
+    for run in runs:
+        run.expect_code(OK)
+    runs[0].expect("ep_dispatcher auto: ", "eager ", "fused ", "mc2 ", "domino ")
+    with open(path(name, "config.resolved.yaml"), encoding="utf-8") as file:
+        lines = [line.strip() for line in file if "ep_dispatcher" in line]
+    chosen = lines[0].split(": ")[1]
+    if len(lines) != 1 or "auto: %s;" % chosen not in runs[0].err:
+        raise Failure("the resolved configuration says %s" % lines)
 
 
 def start_with_names(names, size, output_dir, extra=None):
@@ -316,6 +344,9 @@ def main():
                 ("mesh", 4, 2, nano.expert_parallel(2), CONFIG, ["dist_config.ep_size is not given on rank 0 and 2 on rank 2"]),
                 ("model", 2, 1, ["model=other"], CONFIG, ["model is model on rank 0 and other on rank 1"])):
             suite.add_named("differs_" + name, test_config_differs, name, size, odd, overrides, code, words)
+        for size in (2, 4):
+            suite.add_named("auto_%d" % size, test_auto, size)
+            suite.add_named("mc2_%d" % size, test_mc2, size)
         suite.add_named("stopped_0", test_stopped_rank, 0)
         suite.add_named("stopped_1", test_stopped_rank, 1)
         for number, code in ((signal.SIGINT, OK), (signal.SIGTERM, PREEMPTED)):
