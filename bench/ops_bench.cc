@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Native operators against the reference ones at the sizes of the bench preset (2048 tokens, hidden 512, 8 query and 2
-// key/value heads of 64, vocabulary 151,936), bf16, forward and backward. Threads: OMP_NUM_THREADS.
+// key/value heads of 64, vocabulary 151,936), bf16, forward and backward. Then what decoding does, in GB/s of caches or
+// weights that are read, beside a plain read of the same memory. Threads: OMP_NUM_THREADS.
 //   ops_bench --benchmark_enable_random_interleaving=true --benchmark_repetitions=5
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
@@ -12,12 +16,17 @@
 #include <benchmark/benchmark.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/cpu/adamw.h"
+#include "ops/cpu/vec.h"
 #include "ops/operators.h"
+#include "ops/product.h"
+#include "ops/raw.h"
 
 namespace expertmesh::ops {
 namespace {
@@ -135,6 +144,121 @@ void adamw_master(benchmark::State& state) {
       benchmark::Counter(28e-9 * kSize * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
+// Tensors that are read in turn, as the layers of a model are: together too large for any cache.
+class Layers {
+ public:
+  Layers(at::IntArrayRef shape, at::ScalarType dtype) {
+    constexpr int64_t kBytes = int64_t{256} << 20;
+    do {
+      tensors_.push_back(at::randn(shape).to(dtype));
+    } while (static_cast<int64_t>(tensors_.size() * tensors_.front().nbytes()) < kBytes);
+  }
+
+  const at::Tensor& next() { return tensors_[next_++ % tensors_.size()]; }
+
+  void count(benchmark::State& state) const {
+    state.counters["GB/s"] = benchmark::Counter(
+        1e-9 * static_cast<double>(tensors_.front().nbytes()) * static_cast<double>(state.iterations()),
+        benchmark::Counter::kIsRate);
+  }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  size_t next_ = 0;
+};
+
+void read(benchmark::State& state, Layers& layers) {
+  for (auto _ : state) {
+    const at::Tensor& tensor = layers.next();
+    const auto lines = static_cast<int64_t>(tensor.nbytes() / sizeof(cpu::UintVec));
+    at::parallel_for(0, lines, 1024, [&](int64_t begin, int64_t end) {
+      const char* p = raw<char>(tensor) + begin * static_cast<int64_t>(sizeof(cpu::UintVec));
+      cpu::UintVec sum{};
+      for (int64_t i = begin; i < end; ++i, p += sizeof sum) {
+        cpu::UintVec line;
+        std::memcpy(&line, p, sizeof line);
+        sum ^= line;
+      }
+      benchmark::DoNotOptimize(sum);
+    });
+  }
+  layers.count(state);
+}
+
+// One new token of each of B documents against L cached ones, 32 query and 4 key/value heads of 128. Arguments: L, B.
+Layers make_caches(const benchmark::State& state, at::ScalarType dtype) {
+  return {{state.range(1), 2, 4, state.range(0), 128}, dtype};
+}
+
+void cached_attention(benchmark::State& state, at::ScalarType dtype) {
+  Layers caches = make_caches(state, dtype);
+  const int64_t length = state.range(0), documents = state.range(1);
+  const at::Tensor q = at::randn({documents, 32, 128}).to(dtype);
+  std::vector<int64_t> cu = {0};
+  while (static_cast<int64_t>(cu.size()) <= documents) cu.push_back(cu.back() + 1);
+  const std::vector<int64_t> lengths(static_cast<size_t>(documents), length);
+  for (auto _ : state) {
+    const at::Tensor& cache = caches.next();
+    std::vector<at::Tensor> keys, values;
+    for (int64_t b = 0; b < documents; ++b) {
+      keys.push_back(cache[b][0]);
+      values.push_back(cache[b][1]);
+    }
+    benchmark::DoNotOptimize(native_operators().cached_attention(
+        {.q_TND = q, .keys_MSD = keys, .values_MSD = values, .cu_seqlens = cu, .lengths = lengths, .scale = 0.1}));
+  }
+  caches.count(state);
+}
+
+void read_caches(benchmark::State& state, at::ScalarType dtype) {
+  Layers caches = make_caches(state, dtype);
+  read(state, caches);
+}
+
+// Rows of x times the weight's transpose, without a graph. Arguments: rows, out, in.
+void linear_rows(benchmark::State& state, at::ScalarType dtype,
+                 at::Tensor (*op)(const at::Tensor& x, const at::Tensor& weight)) {
+  const at::NoGradGuard no_graph;
+  Layers weights({state.range(1), state.range(2)}, dtype);
+  const at::Tensor x = at::randn({state.range(0), state.range(2)}).to(dtype);
+  for (auto _ : state) benchmark::DoNotOptimize(op(x, weights.next()));
+  weights.count(state);
+}
+
+void read_weights(benchmark::State& state, at::ScalarType dtype) {
+  Layers weights({state.range(1), state.range(2)}, dtype);
+  read(state, weights);
+}
+
+void add_decoding_rows() {
+  for (const auto& [dtype, name] :
+       {std::pair(at::kBFloat16, std::string("bf16")), std::pair(at::kFloat, std::string("fp32"))}) {
+    const auto add = [&](const std::string& what, const auto& body) {
+      return benchmark::RegisterBenchmark((what + "/" + name).c_str(), body)
+          ->Unit(benchmark::kMicrosecond)
+          ->UseRealTime();
+    };
+    add("cached_attention", [=](benchmark::State& state) {
+      cached_attention(state, dtype);
+    })->ArgsProduct({{512, 4096, 32768}, {1, 8}});
+    add("read_caches", [=](benchmark::State& state) {
+      read_caches(state, dtype);
+    })->ArgsProduct({{512, 4096, 32768}, {1, 8}});
+    const auto sizes = [](auto* row, const std::vector<int64_t>& rows) {
+      constexpr int64_t kSizes[][2] = {{kHidden, kHidden}, {2048, 2048}, {151936, kHidden}};
+      for (const auto& [out, in] : kSizes) {
+        for (const int64_t count : rows) row->Args({count, out, in});
+      }
+    };
+    const std::vector<int64_t> few = {1, 2, 4, 8};
+    const auto own = [](const at::Tensor& x, const at::Tensor& w) { return ops::linear(x, w, at::Tensor()); };
+    const auto library = [](const at::Tensor& x, const at::Tensor& w) { return at::linear(x, w); };
+    sizes(add("linear", [=](benchmark::State& state) { linear_rows(state, dtype, own); }), few);
+    sizes(add("linear_library", [=](benchmark::State& state) { linear_rows(state, dtype, library); }), few);
+    sizes(add("read_weights", [=](benchmark::State& state) { read_weights(state, dtype); }), {1});
+  }
+}
+
 void add_rows(const std::string& name, void (*body)(benchmark::State&, const Operators&),
               const std::vector<int64_t>& arguments = {}) {
   for (const Operators* ops : {&native_operators(), &reference_operators()}) {
@@ -159,6 +283,7 @@ int main(int argc, char** argv) {
   add_rows("attention", attention, {64, 512, 2048});
   add_rows("gated_delta_rule", gated_delta_rule, {2048, 8192});
   add_rows("linear_cross_entropy", linear_cross_entropy, {151936});
+  add_decoding_rows();
   benchmark::RegisterBenchmark("adamw/master", adamw_master)->Unit(benchmark::kMillisecond);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

@@ -2,18 +2,10 @@
 #include "ops/gated_delta.h"
 
 #include "base/check.h"
+#include "ops/documents.h"
 
 namespace expertmesh::ops {
 namespace {
-
-void check_documents(std::span<const int64_t> cu_seqlens, int64_t tokens) {
-  EXPERTMESH_CHECK(!cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() == tokens,
-                   "documents of {} tokens, {} rows", cu_seqlens.empty() ? 0 : cu_seqlens.back(), tokens);
-  for (size_t b = 0; b + 1 < cu_seqlens.size(); ++b) {
-    EXPERTMESH_CHECK(cu_seqlens[b] <= cu_seqlens[b + 1], "document {} ends at {} and begins at {}", b,
-                     cu_seqlens[b + 1], cu_seqlens[b]);
-  }
-}
 
 void check_shape(const at::Tensor& tensor, at::IntArrayRef shape, const char* name) {
   EXPERTMESH_CHECK(tensor.sizes() == shape, "{} has {} elements in {} dims", name, tensor.numel(), tensor.dim());

@@ -21,6 +21,7 @@ at::Tensor attention_tiles(const at::Tensor& q_TND, const at::Tensor& k_TMD, con
 // ATen's flash kernel, document by document.
 at::Tensor attention_flash(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                            std::span<const int64_t> cu_seqlens, double scale);
+at::Tensor cached_attention(const CachedAttentionInput& input);
 GatedDeltaResult gated_delta_rule(const GatedDeltaInput& input);
 GatedDeltaResult gated_delta_step(const GatedDeltaInput& input);
 CausalConvResult causal_conv1d_silu(const CausalConvInput& input);

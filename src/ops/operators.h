@@ -12,6 +12,7 @@
 #include <span>
 #include <string_view>
 
+#include "ops/cached_attention.h"
 #include "ops/gated_delta.h"
 
 namespace expertmesh::ops {
@@ -55,6 +56,10 @@ struct Operators {
   // Causal softmax attention inside each document [cu_seqlens[d], cu_seqlens[d + 1]); [T, N, D]. Differentiable.
   at::Tensor (*attention)(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                           std::span<const int64_t> cu_seqlens, double scale);
+
+  // The same for a few new tokens of each document against all its keys and values so far: for decoding; [T, N, D].
+  // No graph.
+  at::Tensor (*cached_attention)(const CachedAttentionInput& input);
 
   // The gated delta rule in chunks: for training and long prompts. Differentiable in q, k, v, g, beta and the initial
   // state. `chunk_gated_delta_rule` in kernel_config.

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/product.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <array>
+#include <vector>
 
 #include "ops/new_tensor.h"
 
@@ -77,6 +82,45 @@ TEST_F(ThroughFp32, LinearAndItsGradients) {
   expect_near(weight.grad(), weight64.grad());
   expect_near(bias.grad(), bias64.grad());
   expect_near(linear(x, weight, at::Tensor()).detach(), at::linear(x64, weight64).detach());
+}
+
+// Without a graph, few rows take a path of their own, whatever the processor; with one, or more rows, they do not.
+TEST(LinearOfFewRows, IsTheProduct) {
+  at::manual_seed(4);
+  TEST_poison_new_memory(true);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{
+             {0, 8, 5}, {1, 1, 1}, {1, 300, 700}, {3, 37, 130}, {8, 512, 257}, {9, 64, 30}}) {
+      const at::Tensor x = at::randn({rows, in}).to(dtype), bias = at::randn({out}).to(dtype);
+      const at::Tensor wide_weight = at::randn({out, in + 3}).to(dtype), weight = wide_weight.narrow(1, 0, in);
+      const at::Tensor exact = at::linear(x.to(at::kDouble), weight.to(at::kDouble));
+      const double bound = dtype == at::kFloat ? 1e-5 : 1.0 / 128;
+      const auto expect_near = [&](const at::Tensor& got, const at::Tensor& wanted) {
+        ASSERT_EQ(got.scalar_type(), dtype);
+        ASSERT_EQ(got.sizes(), wanted.sizes());
+        if (wanted.numel() == 0) return;
+        EXPECT_LE((got.to(at::kDouble) - wanted).abs().max().item<double>(), bound * wanted.abs().max().item<double>())
+            << rows << " rows of " << in << ", weight of " << out;
+      };
+      expect_near(linear(x, weight, at::Tensor()), exact);
+      expect_near(linear(x, weight, bias), exact + bias.to(at::kDouble));
+      expect_near(linear(x.unsqueeze(0), weight, at::Tensor()), exact.unsqueeze(0));
+      EXPECT_TRUE(linear(x.clone().set_requires_grad(true), weight, at::Tensor()).requires_grad());
+    }
+  }
+  TEST_poison_new_memory(false);
+}
+
+// Threads share the columns of the result.
+TEST(LinearOfFewRows, DoesNotDependOnThreads) {
+  const at::Tensor x = random({2, 600}), weight = random({901, 600});
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor one = linear(x, weight, at::Tensor());
+  at::set_num_threads(2);
+  const at::Tensor two = linear(x, weight, at::Tensor());
+  at::set_num_threads(threads);
+  EXPECT_TRUE(at::equal(one, two));
 }
 
 // fp32 goes to the library whatever the processor.

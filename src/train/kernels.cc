@@ -57,7 +57,9 @@ ops::Operators choose_operators(const config::KernelConfig& kernel, config::Flas
   }
   // sdpa and flash_attention_2 are names of the same here: the best kernel, which always goes by document.
   const bool is_plain = kernel.has(Kernel::kReference) || attention == config::FlashAttention::kEager;
-  operators.attention = is_plain ? ops::reference_operators().attention : ops::native_operators().attention;
+  const ops::Operators& chosen = is_plain ? ops::reference_operators() : ops::native_operators();
+  operators.attention = chosen.attention;
+  operators.cached_attention = chosen.cached_attention;
   return operators;
 }
 

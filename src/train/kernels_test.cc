@@ -64,6 +64,10 @@ TEST(ChooseOperators, NamesApplyFromLeftToRight) {
 }
 
 TEST(ChooseOperators, AttentionFollowsItsOwnKey) {
+  for (const FlashAttention name : {FlashAttention::kEager, FlashAttention::kSdpa, FlashAttention::kFlashAttention2}) {
+    const ops::Operators& wanted = name == FlashAttention::kEager ? plain() : native();
+    EXPECT_EQ(choose_operators({}, name).cached_attention, wanted.cached_attention);
+  }
   EXPECT_EQ(choose_operators({}, FlashAttention::kEager).attention, plain().attention);
   EXPECT_EQ(choose_operators({}, FlashAttention::kSdpa).attention, native().attention);
   const config::KernelConfig reference = named({Kernel::kReference});

@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cpu/running_softmax.h"
 #include "ops/cpu/tile_product.h"
+#include "ops/cpu/tile_rows.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
@@ -81,46 +83,10 @@ EXPERTMESH_INLINE void score_tile(const float* queries, const float* keys_transp
   multiply_add({queries, layout.padded_dim, 1}, keys_transposed, kBlock, scores, kBlock, rows, cols, layout.dim);
 }
 
-EXPERTMESH_INLINE IntVec lane_numbers(int64_t first) {
-  IntVec lanes;
-  for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<int32_t>(first) + i;
-  return lanes;
-}
-
-// Scaled scores, with -infinity where the key is later than the query; `visible` keys can be seen.
-EXPERTMESH_INLINE Vec visible_scores(const float* scores, int64_t col, int64_t visible, float scale) {
-  const Vec s = load(scores + col) * scale;
-  if (col + kLanes <= visible) return s;
-  return lane_numbers(col) < static_cast<int32_t>(visible) ? s : splat(-__builtin_inff());
-}
-
 struct RunningSoftmax {
   float max[kBlock];
   float sum[kBlock];
 };
-
-// Turns a row of scores into e^(score - max) and keeps the running maximum and sum. Returns the factor of what was
-// summed up before.
-EXPERTMESH_INLINE float soften_row(float* scores, int64_t cols, int64_t visible, float scale, float& running_max,
-                                   float& running_sum) {
-  Vec most = splat(-__builtin_inff());
-  for (int64_t c = 0; c < cols; c += kLanes) most = max(visible_scores(scores, c, visible, scale), most);
-  const float new_max = std::max(running_max, max(most));
-  Vec total = splat(0.0F);
-  for (int64_t c = 0; c < cols; c += kLanes) {
-    const Vec p = exp(visible_scores(scores, c, visible, scale) - new_max);
-    total += p;
-    store(scores + c, p);
-  }
-  const float factor = std::exp(running_max - new_max);
-  running_max = new_max;
-  running_sum = running_sum * factor + sum(total);
-  return factor;
-}
-
-EXPERTMESH_INLINE void scale_row(float* row, int64_t size, float factor) {
-  for (int64_t i = 0; i < size; i += kLanes) store(row + i, load(row + i) * factor);
-}
 
 struct ForwardScratch {
   float *values, *keys_transposed, *queries, *out, *scores;

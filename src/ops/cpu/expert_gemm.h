@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/cpu/indexed_rows.h"
 #include "ops/cpu/vec.h"
 
 namespace expertmesh::ops::cpu {
@@ -35,19 +36,6 @@ class Packed {
 
   int64_t columns_ = 0, depth_ = 0;
   std::vector<uint32_t> storage_;
-};
-
-// Row r of a matrix is data[index[r] * stride]; index nullptr: r.
-template <typename T>
-struct IndexedRows {
-  T* data = nullptr;
-  int64_t stride = 0;
-  const int64_t* index = nullptr;
-
-  T* row(int64_t r) const { return data + (index ? index[r] : r) * stride; }
-  IndexedRows from(int64_t first) const {
-    return index ? IndexedRows{data, stride, index + first} : IndexedRows{data + first * stride, stride, nullptr};
-  }
 };
 
 // c[r, n] = sum_k a[r, k] b[k, n] for r in [0, rows); a's rows have b.depth() elements, c's b.columns().

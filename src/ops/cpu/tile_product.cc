@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strips of C in registers: six rows by as many vectors as leave one register for A and a row of B. The vectors are
-// those of the instruction set, and not vec.h's: g++ keeps an array of wider ones in memory.
+// Strips of C in registers: six rows by as many vectors as leave one register for A and a row of B.
 #include "ops/cpu/tile_product.h"
+
+#include "ops/cpu/own_vec.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
-
-using Vec4 = float __attribute__((vector_size(16)));
-using Vec8 = float __attribute__((vector_size(32)));
 
 struct Product {
   Tile a;
@@ -21,7 +19,6 @@ struct Product {
 // kRows rows by kVecs vectors of C at (row, col).
 template <typename V, int kRows, int kVecs>
 EXPERTMESH_INLINE void multiply_strip(const Product& product, int64_t row, int64_t col) {
-  constexpr int64_t kWidth = sizeof(V) / sizeof(float);
   const float* a = product.a.data + row * product.a.row_stride;
   const float* b = product.b + col;
   float* c = product.c + row * product.c_stride + col;
@@ -29,12 +26,12 @@ EXPERTMESH_INLINE void multiply_strip(const Product& product, int64_t row, int64
 #pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) std::memcpy(&sums[r][v], c + r * product.c_stride + v * kWidth, sizeof(V));
+    for (int v = 0; v < kVecs; ++v) std::memcpy(&sums[r][v], c + r * product.c_stride + v * kWidth<V>, sizeof(V));
   }
   for (int64_t k = 0; k < product.depth; ++k, a += product.a.col_stride, b += product.b_stride) {
     V right[kVecs];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) std::memcpy(&right[v], b + v * kWidth, sizeof(V));
+    for (int v = 0; v < kVecs; ++v) std::memcpy(&right[v], b + v * kWidth<V>, sizeof(V));
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
       const float left = a[r * product.a.row_stride];
@@ -45,7 +42,7 @@ EXPERTMESH_INLINE void multiply_strip(const Product& product, int64_t row, int64
 #pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) std::memcpy(c + r * product.c_stride + v * kWidth, &sums[r][v], sizeof(V));
+    for (int v = 0; v < kVecs; ++v) std::memcpy(c + r * product.c_stride + v * kWidth<V>, &sums[r][v], sizeof(V));
   }
 }
 
@@ -67,8 +64,8 @@ EXPERTMESH_INLINE void multiply_columns(const Product& product, int64_t col) {
 
 template <typename V, int kVecs>
 EXPERTMESH_INLINE void multiply_from(const Product& product, int64_t col) {
-  constexpr int64_t kWidth = kVecs * static_cast<int64_t>(sizeof(V) / sizeof(float));
-  for (; col + kWidth <= product.cols; col += kWidth) multiply_columns<V, kVecs>(product, col);
+  constexpr int64_t kCols = kVecs * kWidth<V>;
+  for (; col + kCols <= product.cols; col += kCols) multiply_columns<V, kVecs>(product, col);
   if constexpr (kVecs > 1) {
     if (col < product.cols) multiply_from<V, kVecs - 1>(product, col);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/reference/reference.h"
+#include "ops/reference/wide.h"
 
 namespace expertmesh::ops::reference {
 namespace {
@@ -32,6 +33,16 @@ at::Tensor attend(const at::Tensor& q_LND, const at::Tensor& k_LMD, const at::Te
   return at::matmul(probs, repeat_heads(v_LMD, repeat)).permute({1, 0, 2});
 }
 
+// The rows of the new tokens alone.
+at::Tensor attend_cached(const at::Tensor& q_LND, const at::Tensor& k_MSD, const at::Tensor& v_MSD, double scale) {
+  const int64_t tokens = q_LND.size(0), length = k_MSD.size(1), repeat = q_LND.size(1) / k_MSD.size(0);
+  const at::Tensor k = wide(k_MSD).repeat_interleave(repeat, 0), v = wide(v_MSD).repeat_interleave(repeat, 0);
+  const at::Tensor scores = at::matmul(wide(q_LND).permute({1, 0, 2}), k.transpose(1, 2)) * scale;
+  const at::Tensor later = at::ones({tokens, length}, q_LND.options().dtype(at::kBool)).triu(length - tokens + 1);
+  const at::Tensor probs = at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
+  return at::matmul(probs, v).permute({1, 0, 2}).to(q_LND.scalar_type());
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
@@ -43,6 +54,20 @@ at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at:
         attend(q_TND.narrow(0, begin, length), k_TMD.narrow(0, begin, length), v_TMD.narrow(0, begin, length), scale));
   }
   if (outputs.empty()) return q_TND;  // no tokens
+  return at::cat(outputs, 0);
+}
+
+at::Tensor cached_attention(const CachedAttentionInput& input) {
+  check_input(input);
+  std::vector<at::Tensor> outputs;
+  for (size_t b = 0; b < input.lengths.size(); ++b) {
+    const int64_t begin = input.cu_seqlens[b], tokens = input.cu_seqlens[b + 1] - begin;
+    if (tokens == 0) continue;
+    outputs.push_back(attend_cached(input.q_TND.narrow(0, begin, tokens),
+                                    input.keys_MSD[b].narrow(1, 0, input.lengths[b]),
+                                    input.values_MSD[b].narrow(1, 0, input.lengths[b]), input.scale));
+  }
+  if (outputs.empty()) return input.q_TND;  // no tokens
   return at::cat(outputs, 0);
 }
 

@@ -14,6 +14,7 @@ at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI);
 at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                      std::span<const int64_t> cu_seqlens, double scale);
+at::Tensor cached_attention(const CachedAttentionInput& input);
 GatedDeltaResult gated_delta_rule(const GatedDeltaInput& input);
 GatedDeltaResult gated_delta_step(const GatedDeltaInput& input);
 CausalConvResult causal_conv1d_silu(const CausalConvInput& input);
