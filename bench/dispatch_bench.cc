@@ -2,10 +2,10 @@
 // Every dispatcher on rank threads: one MoE layer, forward and backward, under three kinds of routing, interleaved in
 // one run. Ratios are medians over rounds, each to eager in the same round.
 //   dispatch_bench [--tokens N] [--hidden N] [--width N] [--experts N] [--top-k N] [--ranks N] [--threads N]
-//                  [--rounds N] [--apart]
-// --apart: the group says that ranks do not share memory, as with processes.
-// Routing: balanced (all experts equally likely), hot-rank (half of the tokens take their experts from those of rank
-// 0), rotating (the same with another rank in each step).
+//                  [--rounds N] [--apart] [--mb-per-second N]
+// --mb-per-second: apart, with links of that speed, whose time passes beside the products. --apart: the group says that
+// ranks do not share memory, as with processes. Routing: balanced (all experts equally likely), hot-rank (half of the
+// tokens take their experts from those of rank 0), rotating (the same with another rank in each step).
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -48,10 +48,12 @@ struct Sizes {  // tokens: of a rank; the rest: of qwen3-moe-bench where nothing
         ranks(static_cast<int>(option(words, "--ranks", 2))),
         threads(static_cast<int>(option(words, "--threads", 1))),
         rounds(static_cast<int>(option(words, "--rounds", 9))),
-        apart(std::find(words.begin(), words.end(), std::string_view("--apart")) != words.end()) {}
+        mb_per_second(option(words, "--mb-per-second", 0)),
+        apart(mb_per_second > 0 || std::find(words.begin(), words.end(), std::string_view("--apart")) != words.end()) {}
 
   int64_t tokens, hidden, width, experts, top_k;
   int ranks, threads, rounds;
+  int64_t mb_per_second;
   bool apart;
 };
 
@@ -148,7 +150,9 @@ void bench_rank(const Sizes& sizes, comm::World& world) {
   std::vector<int> everyone(static_cast<size_t>(world.size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   std::shared_ptr<comm::Group> ep = world.make_group("ep", {everyone});
-  if (sizes.apart) ep = comm::make_faulty_group(std::move(ep), {});
+  if (sizes.apart) {
+    ep = comm::make_faulty_group(std::move(ep), {.bytes_per_second = 1e6 * static_cast<double>(sizes.mb_per_second)});
+  }
   const Layer layer(sizes, world.rank());
   bench(sizes, Traffic::kBalanced, "balanced", layer, *ep, world.rank() == 0);
   bench(sizes, Traffic::kHotRank, "hot-rank", layer, *ep, world.rank() == 0);

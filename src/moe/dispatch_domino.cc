@@ -11,7 +11,7 @@
 namespace expertmesh::moe {
 namespace {
 
-constexpr int64_t kMinSliceTokens = 256;
+constexpr int64_t kMinSliceTokens = 1024;
 
 // Once in a process: it is the same in each layer and step.
 void tell_one_slice() {

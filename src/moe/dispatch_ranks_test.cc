@@ -327,8 +327,8 @@ TEST(Domino, CutsManyTokensOnly) {
         .routing.arrived_rows.size();
   };
   EXPECT_EQ(slices(40), 1U);
-  EXPECT_EQ(slices(511), 1U);
-  EXPECT_EQ(slices(512), 2U);
+  EXPECT_EQ(slices(2047), 1U);
+  EXPECT_EQ(slices(2048), 2U);
 }
 
 TEST(ChoiceRuleRanks, NoneAndRankLimit) {

@@ -25,7 +25,8 @@ struct DispatcherTime {
   double milliseconds = 0;  // median over rounds of the slowest rank
 };
 
-// In the order of the table; equal on all ranks. Rounds are interleaved until about `seconds` are over, at least three.
+// In the order of the table; equal on all ranks. Rounds are interleaved until `seconds` are over; one warms up, one
+// at least is measured.
 // Collective over ep and all, which has the ranks of every ep group.
 std::vector<DispatcherTime> measure_dispatchers(const LayerShape& shape, comm::Group& ep, comm::Group& all,
                                                 double seconds);
