@@ -2,10 +2,14 @@
 // One MoE layer, forward and backward, on this machine: the experts' products alone (a loop of at::mm), and each
 // implementation of the expert MLP through the eager dispatcher. Runs of all candidates are interleaved.
 //   moe_bench [tokens hidden width experts top_k] [--ranks N] [--threads N] [--rounds N] [--skew X]
+// With --decode, the experts' forward alone as decoding has it, without a graph, in layers that follow each other and
+// together fit no cache: GB/s of the weights of the experts that have rows. [--fp32]
+//   moe_bench 1 --decode
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rand.h>
@@ -33,6 +37,7 @@ using Clock = std::chrono::steady_clock;
 struct Sizes {
   int64_t tokens = 1024, hidden = 512, width = 192, experts = 64, top_k = 8;  // a rank's; of the bench-size model
   int ranks = 2, threads = 1, rounds = 9;
+  bool decode = false, fp32 = false;
   double skew = 0.5;  // 0: experts are equally likely
 
   double gflop() const { return 18e-9 * static_cast<double>(tokens * top_k * hidden * width); }  // of one rank
@@ -53,6 +58,10 @@ Sizes parse(int argc, char** argv) {
       sizes.rounds = value();
     } else if (word == "--skew") {
       sizes.skew = i + 1 < argc ? std::atof(argv[++i]) : 0;
+    } else if (word == "--decode") {
+      sizes.decode = true;
+    } else if (word == "--fp32") {
+      sizes.fp32 = true;
     } else if (next < std::size(positional)) {
       *positional[next++] = std::atoll(argv[i]);
     }
@@ -181,6 +190,71 @@ void bench(const Sizes& sizes, comm::World& world) {
   }
 }
 
+// Rows in expert order, as a dispatcher gives them, for tokens that choose at random.
+struct Choices {
+  Choices(const Sizes& sizes, const at::Generator& generator) : offsets(static_cast<size_t>(sizes.experts) + 1) {
+    const at::Tensor scores = at::rand({sizes.tokens, sizes.experts}, generator, at::kFloat);
+    const at::Tensor ids = scores.argsort(int64_t{1}, false).slice(1, 0, sizes.top_k);
+    for (int64_t expert = 0; expert < sizes.experts; ++expert) {
+      for (int64_t token = 0; token < sizes.tokens; ++token) {
+        for (int64_t k = 0; k < sizes.top_k; ++k) {
+          if (ids[token][k].item<int64_t>() != expert) continue;
+          in_rows.push_back(token);
+          out_rows.push_back(token * sizes.top_k + k);
+        }
+      }
+      offsets[static_cast<size_t>(expert) + 1] = static_cast<int64_t>(in_rows.size());
+    }
+  }
+
+  moe::ExpertRows rows() const { return {offsets, in_rows, out_rows}; }
+
+  double bytes(const moe::ExpertWeights& weights) const {
+    int64_t busy = 0;
+    for (size_t e = 0; e + 1 < offsets.size(); ++e) busy += offsets[e] < offsets[e + 1] ? 1 : 0;
+    const auto all = static_cast<double>(weights.gate_up_proj.nbytes() + weights.down_proj.nbytes());
+    return all * static_cast<double>(busy) / static_cast<double>(weights.down_proj.size(0));
+  }
+
+  std::vector<int64_t> offsets, in_rows, out_rows;
+};
+
+void bench_decode(const Sizes& sizes) {
+  constexpr double kBytes = 512e6;
+  at::set_num_threads(sizes.threads);
+  const at::NoGradGuard no_graph;
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(uint64_t{1});
+  const at::ScalarType dtype = sizes.fp32 ? at::kFloat : at::kBFloat16;
+  const at::Tensor x = at::randn({sizes.tokens, sizes.hidden}, generator, at::kFloat).to(dtype);
+  std::vector<moe::ExpertWeights> layers;
+  double bytes = 0;
+  while (bytes < kBytes) {
+    layers.push_back({at::randn({sizes.experts, 2 * sizes.width, sizes.hidden}).to(dtype),
+                      at::randn({sizes.experts, sizes.hidden, sizes.width}).to(dtype)});
+    bytes += static_cast<double>(layers.back().gate_up_proj.nbytes() + layers.back().down_proj.nbytes());
+  }
+  std::vector<Choices> choices;
+  for (int i = 0; i < sizes.rounds; ++i) choices.emplace_back(sizes, generator);
+  for (const moe::ExpertMlp* mlp :
+       {&moe::reference_expert_mlp(), &moe::native_expert_mlp(), &moe::packed_expert_mlp()}) {
+    if (!mlp->supports(dtype)) continue;
+    std::vector<double> wall, cpu, bytes_read;
+    for (const Choices& choice : choices) {
+      const auto start = Clock::now();
+      const double cpu_start = cpu_now();
+      for (const moe::ExpertWeights& weights : layers) mlp->forward(x, choice.rows(), weights);
+      const double layers_count = static_cast<double>(layers.size());
+      cpu.push_back((cpu_now() - cpu_start) / layers_count);
+      wall.push_back(std::chrono::duration<double>(Clock::now() - start).count() / layers_count);
+      bytes_read.push_back(choice.bytes(layers.front()));
+    }
+    const double bytes_a_layer = median(bytes_read);
+    fmt::print("{:10} {:8.1f} us a layer, {:6.2f} GB/s; cpu {:8.1f} us, {:6.2f} GB/s\n", mlp->name, median(wall) * 1e6,
+               bytes_a_layer * 1e-9 / median(wall), lower_quartile(cpu) * 1e6,
+               bytes_a_layer * 1e-9 / lower_quartile(cpu));
+  }
+}
+
 }  // namespace
 }  // namespace expertmesh
 
@@ -192,6 +266,10 @@ int main(int argc, char** argv) {
   fmt::print("tokens {} hidden {} width {} experts {} top_k {}: {} ranks, {} threads a rank, {:.1f} GFLOP a rank\n",
              sizes.tokens, sizes.hidden, sizes.width, sizes.experts, sizes.top_k, sizes.ranks, sizes.threads,
              sizes.gflop());
+  if (sizes.decode) {
+    expertmesh::bench_decode(sizes);
+    return 0;
+  }
   expertmesh::comm::run_threads(sizes.ranks, {},
                                 [&](expertmesh::comm::World& world) { expertmesh::bench(sizes, world); });
 }

@@ -167,7 +167,9 @@ class Layers {
   size_t next_ = 0;
 };
 
+// With its own prefetch, without which one thread reads at less than half of that.
 void read(benchmark::State& state, Layers& layers) {
+  constexpr int64_t kAhead = 4096;  // bytes
   for (auto _ : state) {
     const at::Tensor& tensor = layers.next();
     const auto lines = static_cast<int64_t>(tensor.nbytes() / sizeof(cpu::UintVec));
@@ -177,6 +179,7 @@ void read(benchmark::State& state, Layers& layers) {
       for (int64_t i = begin; i < end; ++i, p += sizeof sum) {
         cpu::UintVec line;
         std::memcpy(&line, p, sizeof line);
+        __builtin_prefetch(p + kAhead);
         sum ^= line;
       }
       benchmark::DoNotOptimize(sum);
