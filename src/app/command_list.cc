@@ -47,12 +47,24 @@ void list_dispatchers() {
   print_rows(rows);
 }
 
+// What runs here where kernel_config is left out, and on what.
+std::string chosen_here(const ops::OperatorInfo& row) {
+  return row.is_native ? fmt::format("chosen ({})", ops::native_isa()) : "on request";
+}
+
 void list_kernels() {
-  Rows rows{{"OPERATOR", "KERNEL", "DEVICE", "WHAT"}};
+  Rows rows{{"OPERATOR", "KERNEL", "HERE", "DEVICE", "DTYPES", "TAKES", "WHAT"}};
   for (const auto& row : ops::operator_table()) {
-    rows.push_back({std::string(row.op), std::string(row.kernel), std::string(row.device), std::string(row.summary)});
+    rows.push_back({std::string(row.op), std::string(row.kernel), chosen_here(row), std::string(row.device),
+                    std::string(row.dtypes), std::string(row.takes), std::string(row.summary)});
   }
   print_rows(rows);
+  fmt::print(
+      "\nNative kernels are compiled for avx512, avx2 and any x86-64; this processor runs {}. They are chosen where "
+      "kernel_config is left out;\n`kernel_config.name: reference` takes plain ATen instead, `flash_attn: eager` does "
+      "so "
+      "for attention alone.\n",
+      ops::native_isa());
 }
 
 void list_presets() {

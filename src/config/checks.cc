@@ -3,6 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
 namespace expertmesh::config {
 namespace {
 
@@ -49,7 +54,31 @@ void check_pairs(const Loaded& loaded, Problems& problems) {
   }
 }
 
+// What a command reads that does not train: the model, the mesh, and how to compute.
+constexpr std::array<std::string_view, 19> kInferenceKeys = {
+    "model",       "model_class",  "trust_remote_code", "flash_attn",          "bf16",
+    "chat_markup", "init_config",  "quant_config",      "peft_config",         "cp_size",
+    "cp_mode",     "dist_config",  "kernel_config",     "mp_replicate_size",   "mp_shard_size",
+    "dp_size",     "debug_router", "dist_timeout",      "custom_chat_template"};
+constexpr std::array<std::string_view, 3> kGenerationKeys = {"max_new_tokens", "sample_backend", "seed"};
+
+bool is_among(std::span<const std::string_view> keys, std::string_view key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
 }  // namespace
+
+void check_used_keys(const Node& overrides, Command command, Problems& problems) {
+  if (command != Command::kScore && command != Command::kGenerate) return;
+  const bool generates = command == Command::kGenerate;
+  for (const Node::Entry& entry : overrides.entries) {
+    if (is_among(kInferenceKeys, entry.key) || (generates && is_among(kGenerationKeys, entry.key))) continue;
+    problems.add(
+        entry.key, entry.place,
+        fmt::format("{} has no effect: nothing is {}", entry.key, generates ? "trained" : "trained or generated"),
+        "Leave it out.");
+  }
+}
 
 bool is_training(Command command) {
   return command == Command::kSft || command == Command::kDpo || command == Command::kRm;

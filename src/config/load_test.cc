@@ -46,6 +46,20 @@ TEST(Load, RequiredKeysDependOnTheCommand) {
   EXPECT_THAT(error_of([] { load_config("", {}, Command::kSft); }), HasSubstr("command line: model is missing"));
 }
 
+TEST(Load, OverridesWithoutEffectAreRefused) {
+  const auto refusal = [](const std::string& override, Command command) {
+    return error_of([&] { load_config("", {"model=m", override}, command); });
+  };
+  EXPECT_THAT(refusal("learning_rate=1e-4", Command::kScore),
+              HasSubstr("learning_rate has no effect: nothing is trained"));
+  EXPECT_THAT(refusal("batching_strategy=padding_free", Command::kScore), HasSubstr("batching_strategy has no effect"));
+  EXPECT_THAT(refusal("max_new_tokens=3", Command::kScore), HasSubstr("max_new_tokens has no effect"));
+  EXPECT_THAT(refusal("optim_config.name=sgd", Command::kGenerate), HasSubstr("optim_config has no effect"));
+  EXPECT_NO_THROW(load_config("", {"model=m", "max_new_tokens=3"}, Command::kGenerate));
+  EXPECT_NO_THROW(load_config("", {"model=m", "learning_rate=1e-4"}, Command::kOther));
+  EXPECT_NO_THROW(parse_config("model: m\nlearning_rate: 1.0e-4\n", "c.yaml", {}, Command::kGenerate));
+}
+
 TEST(Load, AllFaultsAtOnceInTheOrderOfTheFile) {
   EXPECT_EQ(bad("cutof_len: 64\nbf16: maybe\ndist_config:\n  name: fsdpturbo\n  ep_sise: 2\n  ep_size: 0\n"),
             "error[config/cutof_len] c.yaml:3:1: unknown key cutof_len. Did you mean cutoff_len?\n"

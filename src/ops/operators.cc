@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "ops/cpu/vec.h"
 #include "ops/native.h"
 #include "ops/reference/reference.h"
 
@@ -40,31 +41,60 @@ const Operators& reference_operators() {
   return kOperators;
 }
 
+namespace {
+
+constexpr std::string_view kBoth = "fp32, bf16";
+constexpr std::string_view kDelta = "flash-linear-attention";
+constexpr std::string_view kRows = "[..., any]";
+constexpr std::string_view kQueries = "q [T, nM, D], k v [T, M, D]";
+constexpr std::string_view kStates = "q k [T, K, D], v [T, nK, E]";
+
+constexpr OperatorInfo plain(std::string_view op, std::string_view summary = "plain ATen") {
+  return {op, "reference", "any", "any", "any", summary, /*is_native=*/false};
+}
+
+}  // namespace
+
 std::span<const OperatorInfo> operator_table() {
   static constexpr std::array kTable = {
-      OperatorInfo{"rms_norm", "auto", "cpu", "one pass, AVX-512 or AVX2"},
-      OperatorInfo{"rope", "auto", "cpu", "one pass, AVX-512 or AVX2"},
-      OperatorInfo{"swiglu", "auto", "cpu", "one pass, AVX-512 or AVX2"},
-      OperatorInfo{"attention", "auto", "cpu", "own tiles (AVX-512) or ATen flash attention, by document"},
-      OperatorInfo{"cached_attention", "auto", "cpu", "keys and values read once, a long cache in pieces"},
-      OperatorInfo{"gated_rms_norm", "auto", "cpu", "one pass, AVX-512 or AVX2"},
-      OperatorInfo{"causal_conv1d_silu", "auto", "cpu", "convolution and SiLU in one pass, by document"},
-      OperatorInfo{"linear_cross_entropy", "auto", "cpu", "head, loss and gradients over bounded chunks of logits"},
-      OperatorInfo{"chunk_gated_delta_rule", "flash-linear-attention", "cpu",
-                   "chunks of 16, 32 or 64 tokens; keeps one state a chunk for the backward"},
-      OperatorInfo{"fused_recurrent_gated_delta_rule", "flash-linear-attention", "cpu", "token by token, for decoding"},
-      OperatorInfo{"rms_norm", "reference", "any", "plain ATen"},
-      OperatorInfo{"rope", "reference", "any", "plain ATen"},
-      OperatorInfo{"swiglu", "reference", "any", "plain ATen"},
-      OperatorInfo{"attention", "reference", "any", "plain ATen, all scores of a document in memory"},
-      OperatorInfo{"cached_attention", "reference", "any", "plain ATen, all scores of a document in memory"},
-      OperatorInfo{"gated_rms_norm", "reference", "any", "plain ATen"},
-      OperatorInfo{"causal_conv1d_silu", "reference", "any", "plain ATen"},
-      OperatorInfo{"chunk_gated_delta_rule", "reference", "any", "plain ATen, in chunks"},
-      OperatorInfo{"fused_recurrent_gated_delta_rule", "reference", "any", "plain ATen, token by token"},
-      OperatorInfo{"linear_cross_entropy", "reference", "any", "plain ATen"},
+      OperatorInfo{"rms_norm", "auto", "cpu", kBoth, kRows, "one pass"},
+      OperatorInfo{"gated_rms_norm", "auto", "cpu", kBoth, kRows, "one pass"},
+      OperatorInfo{"rope", "auto", "cpu", kBoth, "[T, N, D]", "one pass; part of a head, several axes"},
+      OperatorInfo{"swiglu", "auto", "cpu", kBoth, kRows, "one pass"},
+      OperatorInfo{"causal_conv1d_silu", "auto", "cpu", kBoth, "[T, C], [C, W]",
+                   "convolution and SiLU in one pass, by document"},
+      OperatorInfo{"attention", "auto", "cpu", kBoth, kQueries, "own tiles or ATen flash attention, by document"},
+      OperatorInfo{"cached_attention", "auto", "cpu", kBoth, kQueries,
+                   "keys and values read once, a long cache in pieces"},
+      OperatorInfo{"linear_cross_entropy", "auto", "cpu", kBoth, "[T, H], [V, H]",
+                   "head, loss, gradients over chunks of logits"},
+      OperatorInfo{"chunk_gated_delta_rule", kDelta, "cpu", kBoth, kStates,
+                   "chunks of 16, 32 or 64, a state kept for each"},
+      OperatorInfo{"fused_recurrent_gated_delta_rule", kDelta, "cpu", kBoth, kStates, "token by token, for decoding"},
+      plain("rms_norm"),
+      plain("gated_rms_norm"),
+      plain("rope"),
+      plain("swiglu"),
+      plain("causal_conv1d_silu"),
+      plain("attention", "plain ATen, all scores of a document in memory"),
+      plain("cached_attention", "plain ATen, all scores of a document in memory"),
+      plain("linear_cross_entropy"),
+      plain("chunk_gated_delta_rule", "plain ATen, in chunks"),
+      plain("fused_recurrent_gated_delta_rule", "plain ATen, token by token"),
   };
   return kTable;
+}
+
+std::string_view native_isa() {
+  switch (cpu::processor_isa()) {
+    case cpu::Isa::kAvx512:
+      return "avx512";
+    case cpu::Isa::kAvx2:
+      return "avx2";
+    case cpu::Isa::kBaseline:
+      break;
+  }
+  return "x86-64";
 }
 
 }  // namespace expertmesh::ops

@@ -87,8 +87,14 @@ struct OperatorInfo {
   std::string_view op;
   std::string_view kernel;  // the name in kernel_config that selects it: "auto", "flash-linear-attention", "reference"
   std::string_view device;
+  std::string_view dtypes;
+  std::string_view takes;  // shapes, in the letters above
   std::string_view summary;
+  bool is_native = true;  // compiled for AVX-512, AVX2 and any x86-64; else whatever ATen has
 };
 std::span<const OperatorInfo> operator_table();
+
+// The instruction set that native kernels run with here: "avx512", "avx2" or "x86-64".
+std::string_view native_isa();
 
 }  // namespace expertmesh::ops

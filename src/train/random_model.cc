@@ -95,6 +95,12 @@ class Writer {
   std::vector<float> buffer_;
 };
 
+// A description that says in which dtype the weights are; the value follows when it is saved.
+base::Json with_dtype(base::Json config) {
+  if (config.find("dtype") == nullptr && config.find("torch_dtype") == nullptr) config.set("dtype", "float32");
+  return config;
+}
+
 }  // namespace
 
 void write_random_model(const RandomModelOptions& options) {
@@ -113,7 +119,7 @@ void write_random_model(const RandomModelOptions& options) {
       options.tokenizer_dir.empty() ? std::vector<std::string>{} : ckpt::companion_files(*fs, options.tokenizer_dir);
   const auto world = comm::make_single_world();
   fs->make_directories(options.out);
-  const std::string config = base::dump_json(options.config, base::JsonStyle::kPretty) + "\n";
+  const std::string config = base::dump_json(with_dtype(options.config), base::JsonStyle::kPretty) + "\n";
   ckpt::save_model(world->all(), *fs, plan, options.out, ckpt::config_for_save(config, options.dtype), companions,
                    [&](ckpt::ModelSaver& saver) {
                      for (const shard::Parameter* parameter : model->parameters()) writer.write(saver, *parameter);

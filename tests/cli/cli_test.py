@@ -73,6 +73,10 @@ MISTAKES = [
     ("score_directory_for_rows", ["score", "--model", "weights/models/ok_split", "--input", "data"], DATA, ["data", "directory"]),
     ("score_text_without_tokenizer", ["score", "--model", "weights/models/ok_split", "--input", "text.jsonl"], MODEL, ["tokenizer.json"]),
     ("score_bf16_word", SCORE + ["--bf16", "maybe"], USAGE, ["--bf16", "maybe", "true", "false"]),
+    ("score_with_a_training_key", SCORE + ["batching_strategy=padding_free", "flash_attn=flash_attention_2"], CONFIG,
+     ["batching_strategy has no effect", "Leave it out"]),
+    ("generate_with_a_training_key", ["generate", "--model", "weights/models/ok_split", "--prompt", "x", "learning_rate=1"], CONFIG,
+     ["learning_rate has no effect"]),
     ("score_with_config_file", SCORE + [MINIMAL], USAGE, [MINIMAL, "key=value"]),
     ("score_output_in_no_directory", SCORE + ["--output", "nowhere/scores.jsonl"], DATA, ["nowhere/scores.jsonl"]),
     ("generate_without_model", ["generate", "--prompt", "x"], USAGE, ["--model is required"]),
@@ -217,6 +221,16 @@ def test_init_and_alias():
     EXPERTMESH(["init", "--preset", "qwen3-moe-tiny", "--out", "trained"]).expect_code(CHECKPOINT).expect("another --out")
     if os.stat(config).st_mtime_ns != before:
         raise Failure("init changed a model that was there")
+
+
+def test_init_says_the_dtype():
+    """Later commands take it from config.json, whether the preset has the key or not."""
+    for dtype, name in (("bf16", "bfloat16"), ("fp32", "float32")):
+        EXPERTMESH(["init", "--preset", "qwen3-moe-tiny", "--dtype", dtype, "--out", "in_" + dtype]).expect_code(0)
+        with open(os.path.join(EXPERTMESH.folder, "in_" + dtype, "config.json")) as file:
+            config = json.load(file)
+        if config.get("dtype", config.get("torch_dtype")) != name:
+            raise Failure("config.json of %s says %s" % (dtype, config.get("dtype")))
 
 
 def train_with(output_dir, *overrides, cutoff_len=16):
@@ -425,7 +439,7 @@ def main():
         for what, words in (("models", ["qwen3_moe", "qwen3_5_moe", "qwen3_5_moe_text"]), ("dispatchers", ["eager", "fused", "mc2", "domino"]), ("kernels", ["reference"]), ("presets", ["qwen3-moe-tiny", "qwen3.5-moe-35b-a3b"]),
                             ("converters", ["alpaca", "sharegpt", "openai", "tokenized"])):
             suite.add_named("list_" + what, test_list, what, words)
-        for test in (test_version, test_init_and_alias, test_batching_strategies, test_small_set_repeats_with_a_warning,
+        for test in (test_version, test_init_and_alias, test_init_says_the_dtype, test_batching_strategies, test_small_set_repeats_with_a_warning,
                      test_attention_choices, test_score_writes_whole_output, test_generate_rows, test_generate_to_stdout,
                      test_generate_without_finite_scores, test_generate_text, test_chat, test_chat_answer_is_interrupted,
                      test_chat_on_a_terminal, test_chat_reads_a_config_file):
