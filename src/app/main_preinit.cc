@@ -2,9 +2,10 @@
 // OpenMP reads OMP_WAIT_POLICY when its library is loaded, before main: waiting threads must sleep, because spinning
 // ones slow a busy machine by orders of magnitude. So the program starts itself once more with it set, before any
 // library is initialised; that costs 20 ms here and would cost 200 in main.
+// Not under sanitizers, which are not ready then.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -19,7 +20,6 @@ const char* value_of(char** environment, const char* name) {
 }
 
 void restart_with_passive_waits(int, char** argv, char** environment) {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   if (value_of(environment, "OMP_WAIT_POLICY") != nullptr || value_of(environment, "EXPERTMESH_NO_RESTART") != nullptr)
     return;
   std::vector<char*> extended;
@@ -29,10 +29,10 @@ void restart_with_passive_waits(int, char** argv, char** environment) {
   extended.push_back(nullptr);
   execve("/proc/self/exe", argv, extended.data());
   // Where that fails, go on: slower, not wrong.
-#endif
 }
 
 __attribute__((section(".preinit_array"), used)) void (*const g_restart)(int, char**,
                                                                          char**) = &restart_with_passive_waits;
 
 }  // namespace
+#endif
