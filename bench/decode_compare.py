@@ -156,11 +156,7 @@ def main():
         parser.error("--tokens must be 2 or more: decoding is timed from the first to the last")
     with tempfile.TemporaryDirectory() as folder:
         results = {name: compare(name, arguments, folder) for name in arguments.families}
-    page = page_of(results, arguments)
-    print("\n" + page)
-    if arguments.page:
-        with open(arguments.page, "w") as file:
-            file.write(page)
+    peer.publish(page_of(results, arguments), arguments.page)
 
 
 if __name__ == "__main__":

@@ -172,11 +172,7 @@ def main():
                 rounds[-1][name] = contender()
                 print("round %d %-9s %8.0f tokens/s  %6.0f MiB" % (number + 1, name, rounds[-1][name]["tokens_per_s"],
                                                                   rounds[-1][name]["peak_rss_mib"]), flush=True)
-    page = page_of(summarise(rounds), start_s, arguments)
-    print("\n" + page)
-    if arguments.page:
-        with open(arguments.page, "w") as file:
-            file.write(page)
+    peer.publish(page_of(summarise(rounds), start_s, arguments), arguments.page)
 
 
 if __name__ == "__main__":

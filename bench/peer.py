@@ -59,3 +59,11 @@ def page_head(title, program):
             "Made by `%s` on %s." % (script, time.strftime("%Y-%m-%d")), "",
             "* Hardware: %s, %d cores used." % (cpu_name(), os.cpu_count()),
             "* Build: %s." % run([program, "version"])[0].splitlines()[0]]
+
+
+def publish(page, path):
+    """Prints a result page, and writes it where a path is given."""
+    print("\n" + page)
+    if path:
+        with open(path, "w") as file:
+            file.write(page)
