@@ -12,6 +12,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <benchmark/benchmark.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -95,6 +96,32 @@ void attention(benchmark::State& state, const Operators& ops) {
   const at::Tensor q = random({kTokens, kHeads, kHeadDim}), k = random({kTokens, kKvHeads, kHeadDim}),
                    v = random({kTokens, kKvHeads, kHeadDim});
   run_graph(state, {q, k, v}, [&] { return ops.attention(q, k, v, cu, 0.125); });
+}
+
+// kTokens tokens as documents of unlike lengths (0), of one length (1), or one document (2).
+std::vector<int64_t> lengths_of(int64_t kind) {
+  if (kind == 0) return {1024, 512, 256, 128, 64, 64};
+  return std::vector<int64_t>(kind == 1 ? 4 : 1, kind == 1 ? kTokens / 4 : kTokens);
+}
+
+// Heads of 128, 32 of queries and 4 of keys and values, by document.
+void documents(benchmark::State& state) {
+  std::vector<int64_t> cu = {0};
+  for (const int64_t length : lengths_of(state.range(0))) cu.push_back(cu.back() + length);
+  const at::Tensor q = random({kTokens, 32, 128}), k = random({kTokens, 4, 128}), v = random({kTokens, 4, 128});
+  run_graph(state, {q, k, v}, [&] { return native_operators().attention(q, k, v, cu, 0.0884); });
+}
+
+// The same documents as ATen takes them, each padded to the longest. Causal attention needs no mask for padding that
+// comes last.
+void documents_padded(benchmark::State& state) {
+  const std::vector<int64_t> lengths = lengths_of(state.range(0));
+  const auto count = static_cast<int64_t>(lengths.size());
+  const at::Tensor q = random({count, 32, lengths[0], 128}), k = random({count, 4, lengths[0], 128}),
+                   v = random({count, 4, lengths[0], 128});
+  run_graph(state, {q, k, v}, [&] {
+    return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true, 0.0884, /*enable_gqa=*/true);
+  });
 }
 
 // A layer of Qwen3.5: 16 key heads and 32 value heads of 128, one document. The argument is its length.
@@ -272,6 +299,18 @@ void add_rows(const std::string& name, void (*body)(benchmark::State&, const Ope
   }
 }
 
+void add_document_rows() {
+  using Body = void (*)(benchmark::State&);
+  const std::pair<const char*, Body> rows[] = {{"documents/varlen", documents}, {"documents/padded", documents_padded}};
+  for (const auto& [name, body] : rows) {
+    benchmark::RegisterBenchmark(name, body)
+        ->Unit(benchmark::kMillisecond)
+        ->MeasureProcessCPUTime()
+        ->UseRealTime()
+        ->DenseRange(0, 2);
+  }
+}
+
 }  // namespace
 }  // namespace expertmesh::ops
 
@@ -284,6 +323,7 @@ int main(int argc, char** argv) {
   add_rows("rope", rope);
   add_rows("swiglu", swiglu);
   add_rows("attention", attention, {64, 512, 2048});
+  add_document_rows();
   add_rows("gated_delta_rule", gated_delta_rule, {2048, 8192});
   add_rows("linear_cross_entropy", linear_cross_entropy, {151936});
   add_decoding_rows();
