@@ -6,12 +6,8 @@
 // --mb-per-second: apart, with links of that speed, whose time passes beside the products. --apart: the group says that
 // ranks do not share memory, as with processes. Routing: balanced (all experts equally likely), hot-rank (half of the
 // tokens take their experts from those of rank 0), rotating (the same with another rank in each step).
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/Generator.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randn.h>
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -26,6 +22,7 @@
 #include "comm/decorators.h"
 #include "comm/world.h"
 #include "moe/dispatcher.h"
+#include "moe/sample_layer.h"
 
 namespace expertmesh {
 namespace {
@@ -64,47 +61,15 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// One rank's layer.
-class Layer {
- public:
-  Layer(const Sizes& sizes, int rank) : sizes_(sizes), rank_(rank) {
-    const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank + 1));
-    const auto bf16 = [&](std::vector<int64_t> shape, double scale) {
-      return (at::randn(shape, generator, at::kFloat) * scale).to(at::kBFloat16);
-    };
+at::Tensor choices(const Sizes& sizes, Traffic traffic, int round, moe::SampleLayer& layer) {
+  at::Tensor scores_TE = layer.next_scores_TE();
+  if (traffic != Traffic::kBalanced) {
     const int64_t local = sizes.experts / sizes.ranks;
-    hidden_ = bf16({sizes.tokens, sizes.hidden}, 1).set_requires_grad(true);
-    grad_ = bf16({sizes.tokens, sizes.hidden}, 1);
-    gate_up_ = bf16({local, 2 * sizes.width, sizes.hidden}, 0.04).set_requires_grad(true);
-    down_ = bf16({local, sizes.hidden, sizes.width}, 0.07).set_requires_grad(true);
-    weights_ = at::rand({sizes.tokens, sizes.top_k}, generator, at::kFloat).set_requires_grad(true);
+    const int64_t hot = traffic == Traffic::kRotating ? round % sizes.ranks : 0;
+    scores_TE.slice(0, 0, sizes.tokens / 2).slice(1, hot * local, (hot + 1) * local) += 1;
   }
-
-  at::Tensor choices(Traffic traffic, int round) const {
-    const auto seed = static_cast<uint64_t>(1000 * round + rank_);
-    const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-    at::Tensor scores = at::rand({sizes_.tokens, sizes_.experts}, generator, at::kFloat);
-    if (traffic != Traffic::kBalanced) {
-      const int64_t local = sizes_.experts / sizes_.ranks;
-      const int64_t hot = traffic == Traffic::kRotating ? round % sizes_.ranks : 0;
-      scores.slice(0, 0, sizes_.tokens / 2).slice(1, hot * local, (hot + 1) * local) += 1;
-    }
-    return scores.argsort(int64_t{1}, true).slice(1, 0, sizes_.top_k).contiguous();
-  }
-
-  void step(const moe::Dispatcher& dispatcher, comm::Group& ep, const at::Tensor& ids_TK) const {
-    moe::Routing routing;
-    routing.ids_TK = ids_TK;
-    routing.decided = true;
-    dispatcher.forward(hidden_, weights_, routing, {gate_up_, down_}, ep).backward(grad_);
-    for (const at::Tensor* leaf : {&hidden_, &weights_, &gate_up_, &down_}) leaf->mutable_grad().reset();
-  }
-
- private:
-  const Sizes& sizes_;
-  int rank_;
-  at::Tensor hidden_, grad_, gate_up_, down_, weights_;
-};
+  return layer.choices(scores_TE);
+}
 
 struct Candidate {
   std::string_view name;
@@ -118,12 +83,12 @@ std::vector<double> ratios(const Candidate& candidate, const Candidate& to) {
   return result;
 }
 
-void bench(const Sizes& sizes, Traffic traffic, std::string_view name, const Layer& layer, comm::Group& ep,
+void bench(const Sizes& sizes, Traffic traffic, std::string_view name, moe::SampleLayer& layer, comm::Group& ep,
            bool prints) {
   std::vector<Candidate> candidates;
   for (const moe::DispatcherInfo& row : moe::dispatchers()) candidates.push_back({row.name, row.make()});
   for (int round = -1; round < sizes.rounds; ++round) {
-    const at::Tensor ids_TK = layer.choices(traffic, round + 1);
+    const at::Tensor ids_TK = choices(sizes, traffic, round + 1, layer);
     // Who comes after whom changes, so that nobody always finds the caches that the same one left.
     for (size_t i = 0; i < candidates.size(); ++i) {
       Candidate& candidate = candidates[(i + static_cast<size_t>(round + 1)) % candidates.size()];
@@ -153,7 +118,12 @@ void bench_rank(const Sizes& sizes, comm::World& world) {
   if (sizes.apart) {
     ep = comm::make_faulty_group(std::move(ep), {.bytes_per_second = 1e6 * static_cast<double>(sizes.mb_per_second)});
   }
-  const Layer layer(sizes, world.rank());
+  moe::SampleLayer layer({.tokens = sizes.tokens,
+                          .hidden = sizes.hidden,
+                          .width = sizes.width,
+                          .experts = sizes.experts,
+                          .top_k = sizes.top_k},
+                         *ep);
   bench(sizes, Traffic::kBalanced, "balanced", layer, *ep, world.rank() == 0);
   bench(sizes, Traffic::kHotRank, "hot-rank", layer, *ep, world.rank() == 0);
   bench(sizes, Traffic::kRotating, "rotating", layer, *ep, world.rank() == 0);

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/measure.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,44 +16,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxRounds = 50;
-
-class SampleLayer {
- public:
-  SampleLayer(const LayerShape& shape, const comm::Group& ep)
-      : generator_(at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(ep.rank() + 1))), shape_(shape) {
-    const int64_t local = shape.experts / ep.size();
-    hidden_TH_ = random({shape.tokens, shape.hidden}).set_requires_grad(true);
-    grad_TH_ = random({shape.tokens, shape.hidden});
-    weights_ = {(random({local, 2 * shape.width, shape.hidden}) * 0.02).set_requires_grad(true),
-                (random({local, shape.hidden, shape.width}) * 0.02).set_requires_grad(true)};
-    routing_TK_ = at::rand({shape.tokens, shape.top_k}, generator_, at::kFloat).set_requires_grad(true);
-  }
-
-  at::Tensor next_choices() {
-    const at::Tensor scores = at::rand({shape_.tokens, shape_.experts}, generator_, at::kFloat);
-    return scores.argsort(int64_t{1}, true).slice(1, 0, shape_.top_k).contiguous();
-  }
-
-  void step(const Dispatcher& dispatcher, comm::Group& ep, const at::Tensor& ids_TK) const {
-    Routing routing;
-    routing.ids_TK = ids_TK;
-    routing.decided = true;
-    dispatcher.forward(hidden_TH_, routing_TK_, routing, weights_, ep).backward(grad_TH_);
-    for (const at::Tensor* leaf : {&hidden_TH_, &routing_TK_, &weights_.gate_up_proj, &weights_.down_proj}) {
-      leaf->mutable_grad().reset();
-    }
-  }
-
- private:
-  at::Tensor random(std::vector<int64_t> sizes) const {
-    return at::randn(sizes, generator_, at::kFloat).to(shape_.dtype);
-  }
-
-  at::Generator generator_;
-  LayerShape shape_;
-  at::Tensor hidden_TH_, grad_TH_, routing_TK_;
-  ExpertWeights weights_;
-};
 
 struct Candidate {
   std::unique_ptr<Dispatcher> dispatcher;
@@ -80,7 +37,7 @@ std::vector<DispatcherTime> measure_dispatchers(const LayerShape& shape, comm::G
   for (const DispatcherInfo& row : dispatchers()) candidates.push_back({row.make()});
   const auto start = Clock::now();
   for (int round = -1; round < kMaxRounds; ++round) {  // the first warms up
-    const at::Tensor ids_TK = layer.next_choices();
+    const at::Tensor ids_TK = layer.choices(layer.next_scores_TE());
     for (Candidate& candidate : candidates) {
       all.barrier("auto");
       const auto begin = Clock::now();

@@ -4,21 +4,14 @@
 // back at the end.
 #pragma once
 
-#include <ATen/core/ScalarType.h>
-
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/group.h"
+#include "moe/sample_layer.h"
 
 namespace expertmesh::moe {
-
-struct LayerShape {
-  int64_t tokens = 0, hidden = 0, width = 0, experts = 0, top_k = 0;  // tokens of a rank
-  at::ScalarType dtype = at::kBFloat16;
-};
 
 struct DispatcherTime {
   std::string_view name;
