@@ -20,7 +20,7 @@ struct GatedNormTensors {
   const T* grad_y = nullptr;
   T* grad_x = nullptr;
   T* grad_gate = nullptr;
-  ColumnSums grad_weight;  // [cols], added to: sums of their own for each thread
+  ColumnSums grad_weight = {};  // [cols], added to: sums of their own for each thread
 };
 
 struct GatedNormShape {
