@@ -44,12 +44,13 @@ void take_stop_signals() {
 
 int stop_signal() { return g_first.load(); }
 
-StoppableAnswer::StoppableAnswer() {
-  g_answer_stopped = false;
-  set_handler(SIGINT, on_answer_interrupt);
-}
+StoppableAnswer::StoppableAnswer() { set_handler(SIGINT, on_answer_interrupt); }
 
-StoppableAnswer::~StoppableAnswer() { set_handler(SIGINT, SIG_DFL); }
+// The wish goes with its answer: a rank that is early with the next one must not find it.
+StoppableAnswer::~StoppableAnswer() {
+  set_handler(SIGINT, SIG_DFL);
+  g_answer_stopped = false;
+}
 
 bool is_answer_stopped() { return g_answer_stopped.load(); }
 

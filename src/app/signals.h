@@ -24,7 +24,7 @@ class StoppableAnswer {
   StoppableAnswer(const StoppableAnswer&) = delete;
   StoppableAnswer& operator=(const StoppableAnswer&) = delete;
 };
-// Whether the living one was told to stop. Any thread.
+// Whether the living one was told to stop; without one, false. Any thread.
 bool is_answer_stopped();
 
 }  // namespace expertmesh::app
