@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "train/agreement.h"
 
 namespace expertmesh::app {
 namespace {
@@ -85,16 +86,21 @@ data::InputRow read_prompt(const GenerateArguments& arguments, data::InputReader
   return reader.read_text(*arguments.prompt);
 }
 
-std::vector<generate::Prompt> read_prompts(const GenerateArguments& arguments, const GenerationJob& generation) {
+struct Input {
+  std::vector<generate::Prompt> prompts;
+  std::string fingerprint;
+};
+
+Input read_input(const GenerateArguments& arguments, const GenerationJob& generation) {
   std::vector<data::InputRow> rows;
   if (arguments.prompt) {
     rows.push_back(read_prompt(arguments, *generation.reader));
   } else {
     rows = data::load_input_rows(*generation.fs, arguments.input, *generation.reader);
   }
-  std::vector<generate::Prompt> prompts;
-  for (data::InputRow& row : rows) prompts.push_back(generation.prompt_of(std::move(row)));
-  return prompts;
+  Input input{.prompts = {}, .fingerprint = data::fingerprint(rows)};
+  for (data::InputRow& row : rows) input.prompts.push_back(generation.prompt_of(std::move(row)));
+  return input;
 }
 
 // All that was said; the end token is no text.
@@ -163,7 +169,9 @@ void log_stats(size_t rows, const generate::RunStats& stats) {
 }
 
 void generate_rows(comm::World& world, const GenerateArguments& arguments, const GenerationJob& generation,
-                   const std::vector<generate::Prompt>& prompts, StatusLine& line) {
+                   const Input& input, StatusLine& line) {
+  const std::vector<generate::Prompt>& prompts = input.prompts;
+  train::agree_on_input("what is generated", input.fingerprint + "\n" + describe_settings(generation), world.all());
   const bool is_first = world.rank() == 0;
   std::optional<AnswerOutput> output;
   if (is_first) {
@@ -198,15 +206,15 @@ void run_generate(const Arguments& arguments) {
 
   StatusLine line;
   GenerationJob generation;
-  std::vector<generate::Prompt> prompts;
+  Input input;
   launch(
       parsed.flags.launch,
       [&](int world_size) {
         generation = prepare_generation(loaded, parsed.flags, world_size);
         generation.options.batch = parsed.batch;
-        prompts = read_prompts(parsed, generation);
+        input = read_input(parsed, generation);
       },
-      [&](comm::World& world) { generate_rows(world, parsed, generation, prompts, line); });
+      [&](comm::World& world) { generate_rows(world, parsed, generation, input, line); });
 }
 
 }  // namespace expertmesh::app

@@ -127,7 +127,7 @@ generate::Prompt GenerationJob::prompt_of(data::InputRow row) const {
   return prompt;
 }
 
-void log_settings(const GenerationJob& generation) {
+std::string describe_settings(const GenerationJob& generation) {
   const generate::GeneratorOptions& options = generation.options;
   std::string text = generate::describe(options.sampling);
   if (!options.sampling.is_greedy()) text += fmt::format(", seed {}", options.seed);
@@ -136,7 +136,11 @@ void log_settings(const GenerationJob& generation) {
   if (!end_ids.empty())
     text += fmt::format("; {} {}", end_ids.size() == 1 ? "ends at" : "ends at one of", fmt::join(end_ids, ", "));
   text += generation.job.loaded.config.train.bf16 ? "; bf16" : "; fp32";
-  base::log_info("{}", text);
+  return text;
+}
+
+void log_settings(const GenerationJob& generation) {
+  base::log_info("{}", describe_settings(generation));
   if (generation.settings.ignored.empty()) return;
   base::log_warn("generation_config.json asks for {}, which is not built: it has no effect",
                  fmt::join(generation.settings.ignored, ", "));

@@ -51,7 +51,9 @@ struct GenerationJob {
 // Where the configuration says nothing else, bf16 is as the weights are and parameters stay gathered between tokens.
 GenerationJob prepare_generation(config::Loaded loaded, const GenerationFlags& flags, int world_size);
 
-// One line on stderr: how tokens are chosen, how many, what ends an answer.
+// How tokens are chosen, how many, what ends an answer, in one line.
+std::string describe_settings(const GenerationJob& generation);
+// That line on stderr, with a warning of what the model asks for and does not get.
 void log_settings(const GenerationJob& generation);
 
 }  // namespace expertmesh::app

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/input_rows.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "data/convert/converters.h"
 #include "data/convert/fields.h"
@@ -65,11 +68,13 @@ InputRow InputReader::read(const Json& row) {
   const std::string_view kind = kind_of(row);
   const Json& value = *row.find(kind);
   InputRow result;
+  const Json* positions = fields::find(row, "position_ids");
+  if (positions != nullptr && kind != "input_ids") {
+    throw bad_row("the row has position_ids beside {}", kind).hint("They belong to input_ids.");
+  }
   if (kind == "input_ids") {
     result = read_ids(value);
-    if (const Json* positions = fields::find(row, "position_ids")) {
-      result.positions = read_positions(*positions, result.input_ids.size());
-    }
+    if (positions != nullptr) result.positions = read_positions(*positions, result.input_ids.size());
   } else if (kind == "text") {
     result = read_text(fields::text(value, "text"));
   } else {
@@ -153,6 +158,19 @@ std::vector<InputRow> load_input_rows(const base::FileSystem& fs, const std::str
     rows[i] = at_row(file, texts[i], [&] { return reader.read(json); });
   });
   return rows;
+}
+
+std::string fingerprint(std::span<const InputRow> rows) {
+  uint32_t checksum = 0;
+  const auto add = [&](std::span<const int32_t> values) {
+    const std::array<size_t, 1> count{values.size()};
+    checksum = base::crc32c(std::as_bytes(values), base::crc32c(std::as_bytes(std::span(count)), checksum));
+  };
+  for (const InputRow& row : rows) {
+    add(row.input_ids);
+    for (const auto& axis : row.positions) add(axis);
+  }
+  return fmt::format("{} {}, checksum {:08x}", rows.size(), rows.size() == 1 ? "row" : "rows", checksum);
 }
 
 }  // namespace expertmesh::data

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,5 +65,8 @@ class InputReader {
 // All rows in the order of the file. threads 0: as many as the machine has.
 std::vector<InputRow> load_input_rows(const base::FileSystem& fs, const std::string& path, InputReader& reader,
                                       int threads = 0);
+
+// "7 rows, checksum 0badcafe": for ranks to compare.
+std::string fingerprint(std::span<const InputRow> rows);
 
 }  // namespace expertmesh::data

@@ -68,6 +68,7 @@ TEST_F(InputRows, IdsMayStandAtPlacesOfTheirOwn) {
   EXPECT_THAT(error(ids + "[[4, 7], [0], [2, 2]]}\n"), HasSubstr("1 entries for 2 tokens"));
   EXPECT_THAT(error(ids + "[-1, 7]}\n"), HasSubstr("position_ids holds -1"));
   EXPECT_THAT(error(ids + "[\"a\", 7]}\n"), HasSubstr("list of integers"));
+  EXPECT_THAT(error("{\"text\": \"x\", \"position_ids\": [4]}\n"), HasSubstr("position_ids beside text"));
   options_.position_axes = 1;
   EXPECT_THAT(error(ids + "[[4, 7], [0, 1], [2, 2]]}\n"), HasSubstr("has 3 axes, the model's positions have 1"));
   options_.position_axes = 0;
@@ -91,6 +92,17 @@ TEST_F(InputRows, BadRowsAreNamed) {
   EXPECT_THAT(error("{\"prompt\": \"x\"}\n"), HasSubstr("input_ids, text or messages"));
   EXPECT_THAT(error("{\"messages\": []}\n"), HasSubstr("messages is empty"));
   EXPECT_THAT(error("\n"), HasSubstr("no rows"));
+}
+
+TEST_F(InputRows, OtherRowsHaveAnotherFingerprint) {
+  const auto of = [&](std::vector<InputRow> rows) { return fingerprint(rows); };
+  const std::string whole = of({{.input_ids = {3, 1}}, {.input_ids = {2}}});
+  EXPECT_THAT(whole, HasSubstr("2 rows, checksum "));
+  EXPECT_EQ(of({{.input_ids = {3, 1}}, {.input_ids = {2}}}), whole);
+  EXPECT_NE(of({{.input_ids = {3, 1}}, {.input_ids = {4}}}), whole);
+  EXPECT_NE(of({{.input_ids = {3}}, {.input_ids = {1, 2}}}), whole);
+  EXPECT_NE(of({{.input_ids = {3, 1}}, {.input_ids = {2}, .positions = {{7}}}}), whole);
+  EXPECT_THAT(of({{.input_ids = {3, 1}}}), HasSubstr("1 row, "));
 }
 
 constexpr std::string_view kQuestion = "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}\n";

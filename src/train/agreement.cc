@@ -97,6 +97,10 @@ void agree_on_job(const Job& job, comm::Group& world) {
           world);
 }
 
+void agree_on_input(const std::string& what, const std::string& lines, comm::Group& world) {
+  compare(base::Code::kData, "data/ranks", what, lines, world);
+}
+
 std::string agree_on_output_dir(const std::string& output_dir, comm::Group& world) {
   return world.all_gather_text(output_dir, "agree on output_dir")[0];
 }

@@ -14,6 +14,10 @@ namespace expertmesh::train {
 // Collective over world.
 void agree_on_job(const Job& job, comm::Group& world);
 
+// The same for what the job does not say, such as `what` "the rows", told in lines of text. Throws kData.
+// Collective over world.
+void agree_on_input(const std::string& what, const std::string& lines, comm::Group& world);
+
 // Rank 0's output directory on every rank. Collective over world.
 std::string agree_on_output_dir(const std::string& output_dir, comm::Group& world);
 

@@ -74,6 +74,7 @@ void emit_batch(const std::vector<data::InputRow>& rows, const RowRange& range, 
 void run_scoring(comm::World& world, const Job& job, const std::vector<data::InputRow>& rows,
                  const std::function<void(const RowScore&)>& emit) {
   agree_on_job(job, world.all());
+  agree_on_input("the rows", data::fingerprint(rows), world.all());
   const auto meshes = build_meshes(world, job);
   const auto model = build_sharded_model(job, meshes);
   load_weights(*job.weights, *model);

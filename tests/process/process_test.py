@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "support"))
 import nano  # noqa: E402
 import product  # noqa: E402
 import tensors  # noqa: E402
-from product import CONFIG, MODEL, OK, PEER, PREEMPTED, SETUP, Failure, finish_all  # noqa: E402
+from product import CONFIG, DATA, MODEL, OK, PEER, PREEMPTED, SETUP, Failure, finish_all  # noqa: E402
 from suite import Suite  # noqa: E402
 
 MESHES = [  # processes, overrides
@@ -216,6 +216,20 @@ def test_config_differs(name, size, odd, overrides, code, words):
     nothing_is_left(output_dir)
 
 
+def test_rows_differ(command):
+    """One rank reads another file: all ranks say so, and there is no output."""
+    for rank, rows in enumerate(([[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 4]])):
+        with open(path("%s_rows_%d.jsonl" % (command, rank)), "w", encoding="utf-8") as file:
+            file.writelines('{"input_ids": %s}\n' % ids for ids in rows)
+    output = command + "_differs.jsonl"
+    processes = EXPERTMESH.start_processes([command, "--model", "model", "--output", output], 2,
+                                           arguments_of_rank=lambda rank: ["--input", "%s_rows_%d.jsonl" % (command, rank)])
+    for run in finish_all(processes):
+        run.expect_code(DATA).expect("3 rows", "on rank 0", "2 rows", "on rank 1").expect_within(10)
+    if os.path.exists(path(output)) or os.path.exists(path(output + ".tmp")):
+        raise Failure("an output is left")
+
+
 def test_world_size_differs():
     def env_of_rank(rank, variables):
         return {**variables, "WORLD_SIZE": 2 + rank}
@@ -344,6 +358,8 @@ def main():
                 ("mesh", 4, 2, nano.expert_parallel(2), CONFIG, ["dist_config.ep_size is not given on rank 0 and 2 on rank 2"]),
                 ("model", 2, 1, ["model=other"], CONFIG, ["model is model on rank 0 and other on rank 1"])):
             suite.add_named("differs_" + name, test_config_differs, name, size, odd, overrides, code, words)
+        for command in ("score", "generate"):
+            suite.add_named("rows_differ_" + command, test_rows_differ, command)
         for size in (2, 4):
             suite.add_named("auto_%d" % size, test_auto, size)
             suite.add_named("mc2_%d" % size, test_mc2, size)
