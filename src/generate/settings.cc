@@ -38,7 +38,8 @@ std::vector<std::string> ignored_keys(const JsonFields& fields) {
   for (const auto& [key, off] : kUnbuilt) {
     if (fields.number(key, off) != off) keys.emplace_back(key);
   }
-  for (const std::string_view key : {"bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"}) {
+  for (const std::string_view key : {"bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias",
+                                     "forced_bos_token_id", "forced_eos_token_id", "stop_strings"}) {
     if (fields.has(key)) keys.emplace_back(key);
   }
   return keys;

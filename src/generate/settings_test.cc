@@ -97,8 +97,9 @@ TEST_F(Settings, WrongValuesNameFileAndKey) {
 
 TEST_F(Settings, WhatIsNotBuiltIsNamed) {
   EXPECT_THAT(read(R"({"repetition_penalty": 1.0, "num_beams": 1, "min_p": null})").ignored, IsEmpty());
-  EXPECT_THAT(read(R"({"repetition_penalty": 1.1, "min_p": 0.05, "suppress_tokens": [1]})").ignored,
-              ElementsAre("repetition_penalty", "min_p", "suppress_tokens"));
+  EXPECT_THAT(
+      read(R"({"repetition_penalty": 1.1, "min_p": 0.05, "suppress_tokens": [1], "stop_strings": ["."]})").ignored,
+      ElementsAre("repetition_penalty", "min_p", "suppress_tokens", "stop_strings"));
 }
 
 TEST_F(Settings, WeightsSayWhetherTheyAreBf16) {
