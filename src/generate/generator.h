@@ -2,7 +2,7 @@
 // Generates the continuations of token rows on any mesh. Rows go to the dp ranks in turn; a rank keeps up to `batch` of
 // them going, and one that ends makes room for the next. An iteration is one forward of all ranks: each begins new
 // rows, or gives one more token to all that are running, or takes part without tokens. What is generated depends on
-// none of that: not on the mesh, the batch, or the other rows.
+// none of that, but for the rounding of sums: not on the mesh, the batch, or the other rows.
 #pragma once
 
 #include <cstdint>
