@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `expertmesh generate --model DIR --prompt TEXT|--input ROWS.jsonl [--output OUT.jsonl] [flags] [key=value ...]`
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -86,6 +87,15 @@ data::InputRow read_prompt(const GenerateArguments& arguments, data::InputReader
   return reader.read_text(*arguments.prompt);
 }
 
+// Of the rows of a file.
+void check_thinking(const GenerateArguments& arguments, const std::vector<data::InputRow>& rows) {
+  if (!arguments.flags.thinking) return;
+  if (std::any_of(rows.begin(), rows.end(), [](const data::InputRow& row) { return row.is_conversation; })) return;
+  throw base::make_error(Code::kUsage, "generate/thinking", "--thinking was given, but no row of {} has messages",
+                         arguments.input)
+      .hint("Leave it out: ids and text are continued as they are.");
+}
+
 struct Input {
   std::vector<generate::Prompt> prompts;
   std::string fingerprint;
@@ -97,6 +107,7 @@ Input read_input(const GenerateArguments& arguments, const GenerationJob& genera
     rows.push_back(read_prompt(arguments, *generation.reader));
   } else {
     rows = data::load_input_rows(*generation.fs, arguments.input, *generation.reader);
+    check_thinking(arguments, rows);
   }
   Input input{.prompts = {}, .fingerprint = data::fingerprint(rows)};
   for (data::InputRow& row : rows) input.prompts.push_back(generation.prompt_of(std::move(row)));

@@ -30,12 +30,21 @@ void check_choice(std::string_view flag, const std::optional<std::string>& value
       .hint(fmt::format("Use {} true or {} false.", flag, flag));
 }
 
-void check_sampling(const generate::SamplingWishes& wishes) {
-  if (wishes.greedy && (wishes.temperature || wishes.top_k || wishes.top_p)) {
-    throw make_error(Code::kUsage, "generate/greedy", "--greedy was given together with {}",
-                     wishes.temperature ? "--temperature"
-                     : wishes.top_k     ? "--top-k"
-                                        : "--top-p")
+// A flag that would have no effect where nothing is drawn; empty: none was given.
+std::string_view flag_of_drawing(const GenerationFlags& flags) {
+  const generate::SamplingWishes& wishes = flags.sampling;
+  if (wishes.greedy && wishes.temperature) return "--temperature";
+  if (wishes.top_k) return "--top-k";
+  if (wishes.top_p) return "--top-p";
+  return flags.seed ? "--seed" : "";
+}
+
+void check_sampling(const GenerationFlags& flags) {
+  const generate::SamplingWishes& wishes = flags.sampling;
+  const std::string_view other = flag_of_drawing(flags);
+  if ((wishes.greedy || wishes.temperature == 0.0) && !other.empty()) {
+    throw make_error(Code::kUsage, "generate/greedy", "{} was given together with {}",
+                     wishes.greedy ? "--greedy" : "--temperature 0", other)
         .hint("Keep one of them: greedy draws nothing.");
   }
   if (wishes.temperature) {
@@ -79,7 +88,7 @@ void add_generation_flags(CLI::App& parser, GenerationFlags& flags) {
 }
 
 void check_generation_flags(const GenerationFlags& flags) {
-  check_sampling(flags.sampling);
+  check_sampling(flags);
   check_choice("--bf16", flags.bf16);
   check_choice("--thinking", flags.thinking);
   check_at_least("--seed", flags.seed, 0);
