@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "generate/generator.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 
@@ -63,10 +64,15 @@ void extend(train::ShardedModel& model, train::LayerWalk& walk, const std::vecto
   const at::Tensor scores_DV = model.model().head().logits(last_rows(hidden_TH, batch.cu_seqlens), model.runtime());
   const auto vocab = static_cast<size_t>(scores_DV.size(1));
   const float* scores = scores_DV.const_data_ptr<float>();
-  for (Document* document : documents) {
-    const int32_t id = document->extend({scores, vocab});
-    scores += vocab;
-    if (listener.on_token && !document->answer().is_ended) listener.on_token(document->row(), id);
+  at::parallel_for(0, static_cast<int64_t>(documents.size()), 1, [&](int64_t begin, int64_t end) {
+    for (auto d = static_cast<size_t>(begin); d < static_cast<size_t>(end); ++d) {
+      documents[d]->extend({scores + d * vocab, vocab});
+    }
+  });
+  if (!listener.on_token) return;
+  for (const Document* document : documents) {
+    const Answer& answer = document->answer();
+    if (!answer.is_ended) listener.on_token(document->row(), answer.ids.back());
   }
 }
 

@@ -12,6 +12,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+const ExpertMlp& expert_mlp_for(const Routing& routing, at::ScalarType dtype) {
+  const ExpertMlp& few = few_rows_expert_mlp();
+  return routing.is_generating && few.supports(dtype) ? few : choose_expert_mlp(dtype);
+}
+
 // Experts read the tokens' own rows.
 class LocalStep : public DispatchStep {
  public:
@@ -90,7 +95,8 @@ class StepDispatcher : public Dispatcher {
                      "routing weights are fp32, one per choice");
     EXPERTMESH_CHECK(routing.ids_TK.size(0) == hidden_TH.size(0), "routing of {} tokens for {}", routing.ids_TK.size(0),
                      hidden_TH.size(0));
-    const StepContext context{routing, weights.gate_up_proj.size(0), ep, choose_expert_mlp(hidden_TH.scalar_type())};
+    const StepContext context{routing, weights.gate_up_proj.size(0), ep,
+                              expert_mlp_for(routing, hidden_TH.scalar_type())};
     auto holder = c10::make_intrusive<StepHolder>();
     if (ep.size() == 1) {
       holder->step = std::make_unique<LocalStep>(context);

@@ -20,6 +20,8 @@ namespace expertmesh::moe {
 // What is decided once per layer and micro-batch and kept for the recompute: the choice itself and the split sizes that
 // follow from it (a few bytes a token). Filled by the first forward, read by later ones.
 struct Routing {
+  // The walk's part: text is generated, so there is no backward, and mostly few tokens.
+  bool is_generating = false;
   // The router's part:
   bool decided = false;
   at::Tensor ids_TK;  // int64, global expert ids

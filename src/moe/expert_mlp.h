@@ -105,6 +105,10 @@ const ExpertMlp& native_expert_mlp();
 // Our own products for changing numbers of rows: bf16 on CPUs with AVX-512 BF16 or AVX2.
 const ExpertMlp& packed_expert_mlp();
 
+// Forward alone, for decoding: experts with a few rows each. Its sums are in another order than those of the ones that
+// train, so it is never mixed with them.
+const ExpertMlp& few_rows_expert_mlp();
+
 // The fastest one that runs this dtype on this CPU.
 const ExpertMlp& choose_expert_mlp(at::ScalarType dtype);
 // For tests and benchmarks: all choices from now on; nullptr: the above.

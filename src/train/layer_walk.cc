@@ -64,7 +64,7 @@ at::Tensor LayerWalk::infer(const model::TokenBatch& batch, std::span<DocumentCa
   for (DocumentCache* document : documents) document->resize(model_.layers().size());
   std::vector<model::LayerCache*> caches(documents.size());
   for (size_t i = 0; i < model_.layers().size(); ++i) {
-    moe::Routing routing;
+    moe::Routing routing{.is_generating = !documents.empty()};
     for (size_t d = 0; d < documents.size(); ++d) caches[d] = &(*documents[d])[i];
     enter_layer(i);
     hidden_TH = run_layer(i, hidden_TH, routing, caches);
