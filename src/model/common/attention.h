@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "model/common/config_parts.h"
 #include "model/common/layers.h"
 #include "model/common/rope.h"
 #include "model/model.h"
@@ -14,10 +15,7 @@ namespace expertmesh::model {
 
 struct AttentionOptions {
   int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t head_dim = 0;
-  bool has_bias = false;         // on all four projections
+  AttentionSizes sizes;          // a bias is one on all four projections
   bool has_output_gate = false;  // q_proj gives, for each head, its query and after it the gate of its output
   NormOptions norm;              // of query and key heads
 };

@@ -19,10 +19,10 @@ moe::ExpertWeights Experts::weights() const {
 SparseMoe::SparseMoe(const std::string& path, const SparseMoeOptions& options)
     : Module(path),
       gate_(path + ".gate", {.hidden = options.hidden,
-                             .num_experts = options.experts,
-                             .top_k = options.experts_per_token,
+                             .num_experts = options.sizes.experts,
+                             .top_k = options.sizes.experts_per_token,
                              .norm_topk_prob = options.norm_topk_prob}),
-      experts_(path + ".experts", options.experts, options.hidden, options.intermediate) {
+      experts_(path + ".experts", options.sizes.experts, options.hidden, options.sizes.intermediate) {
   add_child(gate_);
   add_child(experts_);
   if (options.shared_intermediate == 0) return;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "model/common/config_parts.h"
 #include "model/common/layers.h"
 #include "model/common/mlp.h"
 #include "model/model.h"
@@ -26,9 +27,7 @@ class Experts : public shard::Module {
 
 struct SparseMoeOptions {
   int64_t hidden = 0;
-  int64_t experts = 0;
-  int64_t experts_per_token = 0;
-  int64_t intermediate = 0;  // of an expert
+  ExpertSizes sizes;
   bool norm_topk_prob = true;
   int64_t shared_intermediate = 0;  // of the shared expert; 0: there is none
 };

@@ -10,20 +10,13 @@ NormOptions norm_options(const Qwen3_5MoeConfig& config) { return {.eps = config
 namespace {
 
 AttentionOptions attention_options(const Qwen3_5MoeConfig& config) {
-  return {.hidden = config.hidden_size,
-          .heads = config.attention.heads,
-          .kv_heads = config.attention.kv_heads,
-          .head_dim = config.attention.head_dim,
-          .has_bias = config.attention.has_bias,
-          .has_output_gate = true,
-          .norm = norm_options(config)};
+  return {
+      .hidden = config.hidden_size, .sizes = config.attention, .has_output_gate = true, .norm = norm_options(config)};
 }
 
 SparseMoeOptions moe_options(const Qwen3_5MoeConfig& config) {
   return {.hidden = config.hidden_size,
-          .experts = config.experts.experts,
-          .experts_per_token = config.experts.experts_per_token,
-          .intermediate = config.experts.intermediate,
+          .sizes = config.experts,
           .norm_topk_prob = true,
           .shared_intermediate = config.shared_intermediate};
 }

@@ -8,20 +8,13 @@ namespace expertmesh::model {
 namespace {
 
 AttentionOptions attention_options(const Qwen3MoeConfig& config) {
-  return {.hidden = config.hidden_size,
-          .heads = config.attention.heads,
-          .kv_heads = config.attention.kv_heads,
-          .head_dim = config.attention.head_dim,
-          .has_bias = config.attention.has_bias,
-          .has_output_gate = false,
-          .norm = {config.rms_norm_eps}};
+  return {
+      .hidden = config.hidden_size, .sizes = config.attention, .has_output_gate = false, .norm = {config.rms_norm_eps}};
 }
 
 SparseMoeOptions moe_options(const Qwen3MoeConfig& config) {
   return {.hidden = config.hidden_size,
-          .experts = config.experts.experts,
-          .experts_per_token = config.experts.experts_per_token,
-          .intermediate = config.experts.intermediate,
+          .sizes = config.experts,
           .norm_topk_prob = config.norm_topk_prob,
           .shared_intermediate = 0};
 }
