@@ -59,7 +59,7 @@ void extend(train::ShardedModel& model, train::LayerWalk& walk, const std::vecto
     caches.push_back(&document->cache());
   }
   const model::TokenBatch batch = train::make_document_batch(pieces);
-  const at::Tensor hidden_TH = walk.infer(batch, caches);
+  const at::Tensor hidden_TH = walk.extend(batch, caches);
   if (documents.empty()) return;
   const at::Tensor scores_DV = model.model().head().logits(last_rows(hidden_TH, batch.cu_seqlens), model.runtime());
   const auto vocab = static_cast<size_t>(scores_DV.size(1));

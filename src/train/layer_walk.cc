@@ -57,14 +57,22 @@ at::Tensor LayerWalk::forward(const model::TokenBatch& batch) {
   return hidden_TH;
 }
 
-at::Tensor LayerWalk::infer(const model::TokenBatch& batch, std::span<DocumentCache* const> documents) {
+at::Tensor LayerWalk::infer(const model::TokenBatch& batch) { return run_without_graph(batch, {}, false); }
+
+at::Tensor LayerWalk::extend(const model::TokenBatch& batch, std::span<DocumentCache* const> documents) {
+  return run_without_graph(batch, documents, true);
+}
+
+at::Tensor LayerWalk::run_without_graph(const model::TokenBatch& batch, std::span<DocumentCache* const> documents,
+                                        bool is_generating) {
   const at::NoGradGuard no_grad;
   batch_ = batch;
   at::Tensor hidden_TH = embed();
   for (DocumentCache* document : documents) document->resize(model_.layers().size());
   std::vector<model::LayerCache*> caches(documents.size());
   for (size_t i = 0; i < model_.layers().size(); ++i) {
-    moe::Routing routing{.is_generating = !documents.empty()};
+    moe::Routing routing;
+    routing.is_generating = is_generating;
     for (size_t d = 0; d < documents.size(); ++d) caches[d] = &(*documents[d])[i];
     enter_layer(i);
     hidden_TH = run_layer(i, hidden_TH, routing, caches);

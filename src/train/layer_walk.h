@@ -25,9 +25,11 @@ class LayerWalk {
   at::Tensor forward(const model::TokenBatch& batch);
   // From d loss / d hidden_TH back through all layers and the embedding; every unit's gradients are reduced.
   void backward(const at::Tensor& grad_hidden_TH);
-  // Forward alone, no graph. `documents`: the caches of each document of the batch, one a layer, from which it goes on
-  // and which then hold its tokens too; none: nothing is kept.
-  at::Tensor infer(const model::TokenBatch& batch, std::span<DocumentCache* const> documents = {});
+  // Forward alone, no graph, nothing kept.
+  at::Tensor infer(const model::TokenBatch& batch);
+  // The same while text is generated. `documents`: the caches of each document of the batch, one a layer, from which it
+  // goes on and which then hold its tokens too; none on a rank that only takes part.
+  at::Tensor extend(const model::TokenBatch& batch, std::span<DocumentCache* const> documents);
 
  private:
   struct Saved {
@@ -38,6 +40,8 @@ class LayerWalk {
 
   at::Tensor run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing,
                        std::span<model::LayerCache* const> caches = {});
+  at::Tensor run_without_graph(const model::TokenBatch& batch, std::span<DocumentCache* const> documents,
+                               bool is_generating);
   at::Tensor embed();
   void enter_layer(size_t index);
   void leave_layer(size_t index);

@@ -2,6 +2,7 @@
 // What is generated with caches is what whole forwards give, and no mesh, batch or neighbour changes it.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -176,6 +177,33 @@ TEST(Generate, RanksMayHaveNoRows) {
     EXPECT_EQ(ids_of(generate_rows(golden, prompts, options, kEp2Efsdp2)), expected) << golden;
     EXPECT_TRUE(generate_rows(golden, {}, options, kEp2).answers.empty());
   }
+}
+
+// A rank's experts compute in the same way for others, whether it has documents of its own or none. No expert has more
+// tokens than the products of a few rows take.
+TEST(Generate, ARankWithoutRowsChangesNoBit) {
+  const auto prompts = make_prompts({3, 2});
+  const train::Job job = make_job("small_s0", kEp2);
+  const auto hidden_of_first = [&](bool second_has_rows) {
+    at::Tensor hidden;
+    comm::run_threads(2, {.timeout = std::chrono::seconds(120)}, [&](comm::World& world) {
+      at::set_num_threads(1);
+      const auto model = train::build_sharded_model(job, train::build_meshes(world, job));
+      train::load_weights(*job.weights, *model);
+      train::LayerWalk walk(*model, /*recompute=*/false);
+      train::DocumentCache cache;
+      std::vector<train::TokenPiece> pieces;
+      std::vector<train::DocumentCache*> caches;
+      if (world.rank() == 0 || second_has_rows) {
+        pieces.push_back({.ids = prompts[static_cast<size_t>(world.rank())].ids});
+        caches.push_back(&cache);
+      }
+      const at::Tensor own = walk.extend(train::make_document_batch(pieces), caches);
+      if (world.rank() == 0) hidden = own;
+    });
+    return hidden;
+  };
+  EXPECT_TRUE(at::equal(hidden_of_first(true), hidden_of_first(false)));
 }
 
 TEST(Generate, DrawsTheSameWhateverMeshAndBatch) {
