@@ -273,7 +273,9 @@ TEST_P(Decoding, TakesTheSameExperts) {
     const at::Tensor exact = loop_gradients(problem.to(at::kDouble)).out;
     const at::NoGradGuard no_graph;
     for (const DispatcherInfo& info : dispatchers()) {
-      Routing routing{.is_generating = true, .decided = true, .ids_TK = problem.ids_TK};
+      Routing routing;
+      routing.is_generating = routing.decided = true;
+      routing.ids_TK = problem.ids_TK;
       const at::Tensor got = info.make()->forward(problem.hidden_TH, problem.weights_TK, routing,
                                                   {problem.gate_up_proj, problem.down_proj}, world->all());
       EXPECT_LT(max_difference(got, exact), bound) << info.name << " " << sizes.tokens;
