@@ -62,16 +62,22 @@ constexpr std::array<std::string_view, 19> kInferenceKeys = {
     "dp_size",     "debug_router", "dist_timeout",      "custom_chat_template"};
 constexpr std::array<std::string_view, 3> kGenerationKeys = {"max_new_tokens", "sample_backend", "seed"};
 
+bool has_override(const Node& node) {
+  return node.is_override || std::any_of(node.entries.begin(), node.entries.end(),
+                                         [](const Node::Entry& entry) { return has_override(entry.value); });
+}
+
 bool is_among(std::span<const std::string_view> keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
 }  // namespace
 
-void check_used_keys(const Node& overrides, Command command, Problems& problems) {
+void check_used_keys(const Node& root, Command command, Problems& problems) {
   if (command != Command::kScore && command != Command::kGenerate) return;
   const bool generates = command == Command::kGenerate;
-  for (const Node::Entry& entry : overrides.entries) {
+  for (const Node::Entry& entry : root.entries) {
+    if (!has_override(entry.value)) continue;
     if (is_among(kInferenceKeys, entry.key) || (generates && is_among(kGenerationKeys, entry.key))) continue;
     problems.add(
         entry.key, entry.place,

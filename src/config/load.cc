@@ -77,7 +77,7 @@ Loaded load_tree(Node root, const std::string& name, const std::vector<std::stri
   loaded.positions.set_file(name.empty() ? "command line" : name);
   apply_overrides(root, overrides, problems);
   read_tree(root, loaded, problems);
-  if (name.empty()) check_used_keys(root, command, problems);
+  check_used_keys(root, command, problems);
   check_required_keys(loaded, command, problems);
   // Combinations of values that did not read would be judged by their defaults.
   problems.throw_if_any();

@@ -58,6 +58,8 @@ TEST(Load, OverridesWithoutEffectAreRefused) {
   EXPECT_NO_THROW(load_config("", {"model=m", "max_new_tokens=3"}, Command::kGenerate));
   EXPECT_NO_THROW(load_config("", {"model=m", "learning_rate=1e-4"}, Command::kOther));
   EXPECT_NO_THROW(parse_config("model: m\nlearning_rate: 1.0e-4\n", "c.yaml", {}, Command::kGenerate));
+  EXPECT_THAT(error_of([] { parse_config("model: m\n", "c.yaml", {"optim_config.name=sgd"}, Command::kGenerate); }),
+              HasSubstr("optim_config has no effect"));
 }
 
 TEST(Load, AllFaultsAtOnceInTheOrderOfTheFile) {

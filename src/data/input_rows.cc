@@ -92,7 +92,7 @@ InputRow InputReader::read_ids(const Json& column) const {
 }
 
 std::vector<std::vector<int32_t>> InputReader::read_positions(const Json& column, size_t num_tokens) const {
-  constexpr int64_t kMostPositions = int64_t{1} << 24;
+  constexpr int64_t kMostPositions = int64_t{1} << 20;  // a table of angles has a row for each
   const Json::Array& list = fields::list(column, "position_ids");
   const bool is_by_axis = !list.empty() && list.front().try_array() != nullptr;
   std::vector<std::vector<int32_t>> axes;

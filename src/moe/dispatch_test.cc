@@ -260,15 +260,16 @@ TEST_F(ExpertMlpChoice, ResultsDoNotDependOnThreads) {
   }
 }
 
-// One to nine tokens, so that experts have none, one, some and too many rows for the products of few; every dispatcher.
+// Experts with no, one, some and too many rows for the products of few, also side by side; every dispatcher.
 class Decoding : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(Decoding, TakesTheSameExperts) {
   ops::TEST_poison_new_memory(true);
   const auto world = comm::make_single_world();
   const double bound = GetParam() == at::kFloat ? 2e-6 : 2e-2;
-  for (const ProblemSizes& sizes : {ProblemSizes{1, 60, 37, 8, 3}, ProblemSizes{4, 64, 48, 8, 8},
-                                    ProblemSizes{9, 61, 37, 3, 3}, ProblemSizes{0, 16, 12, 2, 1}}) {
+  for (const ProblemSizes& sizes :
+       {ProblemSizes{1, 60, 37, 8, 3}, ProblemSizes{4, 64, 48, 8, 8}, ProblemSizes{9, 61, 37, 3, 3},
+        ProblemSizes{20, 60, 37, 8, 3}, ProblemSizes{0, 16, 12, 2, 1}}) {
     const Problem problem = make_problem(sizes, 50).to(GetParam());
     const at::Tensor exact = loop_gradients(problem.to(at::kDouble)).out;
     const at::NoGradGuard no_graph;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts that have a few rows each, as in decoding: their weights are read once, where they lie, and nothing is
-// packed. Forward only. A call in which some expert has more rows goes to the implementation that trains.
+// packed. Forward only. Experts with more rows, as prompts give them, go to the implementation that trains.
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 #include "moe/expert_mlp.h"
@@ -30,7 +31,7 @@ class Worker {
         scratch_(ops::new_tensor({scratch_size(weights)}, at::kFloat)) {}
 
   void operator()(const ExpertTask& task) {
-    if (task.rows == 0) return;
+    if (task.rows == 0 || task.rows > kFewRows) return;
     const int64_t width = act_.size(1);
     T* const act = ops::mutable_raw<T>(act_);
     T* const gate_up = ops::mutable_raw<T>(result_.gate_up_R2I) + task.begin * 2 * width;
@@ -65,18 +66,30 @@ class Worker {
   at::Tensor act_, scratch_;
 };
 
-bool has_few_rows(const ExpertRows& rows) {
-  for (size_t e = 1; e < rows.offsets.size(); ++e) {
-    if (rows.offsets[e] - rows.offsets[e - 1] > kFewRows) return false;
+// The experts with more rows, as a call of their own.
+struct ManyRows {
+  std::vector<int64_t> offsets, in_rows, out_rows;
+
+  explicit ManyRows(const ExpertRows& rows) : offsets{0} {
+    for (size_t e = 1; e < rows.offsets.size(); ++e) {
+      const int64_t begin = rows.offsets[e - 1], end = rows.offsets[e];
+      if (end - begin > kFewRows) {
+        in_rows.insert(in_rows.end(), rows.in_rows.begin() + begin, rows.in_rows.begin() + end);
+        out_rows.insert(out_rows.end(), rows.out_rows.begin() + begin, rows.out_rows.begin() + end);
+      }
+      offsets.push_back(static_cast<int64_t>(in_rows.size()));
+    }
   }
-  return true;
-}
+};
 
 void forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights, const ExpertForward& result) {
-  if (!has_few_rows(rows)) return choose_expert_mlp(x.scalar_type()).forward_into(x, rows, weights, result);
   ops::with_element_type(x.scalar_type(), [&]<typename T>(T) {
     for_each_expert(rows, [&] { return Worker<T>(x, rows, weights, result); });
   });
+  const ManyRows many(rows);
+  if (many.in_rows.empty()) return;
+  // gate_up_R2I is used again: nothing reads it after a forward without backward.
+  choose_expert_mlp(x.scalar_type()).forward_into(x, {many.offsets, many.in_rows, many.out_rows}, weights, result);
 }
 
 void backward(const ExpertBackwardInput& /*in*/, const ExpertGrads& /*grads*/) {

@@ -67,12 +67,13 @@ void ShardedModel::choose_runtime(const ShardingOptions& options) {
 
 std::string ShardedModel::choose_dispatcher(const ShardingOptions& options) {
   constexpr double kSeconds = 1;
+  constexpr int64_t kMostTokens = 8192;  // what more of them cost goes up in step for all
   const config::Dispatcher asked = options.dist.ep_dispatcher;
   if (asked != config::Dispatcher::kAuto) return std::string(config::choice_name(asked));
   const model::Model::Sizes sizes = model_->sizes();
   if (runtime_.ep->size() == 1 || sizes.moe_layers == 0) return "eager";  // nothing is exchanged
   const std::vector<moe::DispatcherTime> times =
-      moe::measure_dispatchers({.tokens = options.micro_batch_tokens,
+      moe::measure_dispatchers({.tokens = std::min(options.micro_batch_tokens, kMostTokens),
                                 .hidden = sizes.hidden,
                                 .width = sizes.moe_intermediate,
                                 .experts = sizes.experts,

@@ -22,6 +22,7 @@ void make_room(at::Tensor& cache_MSD, const at::Tensor& new_NMD, int64_t used, i
 
 void append(at::Tensor& cache_MSD, const at::Tensor& new_NMD, int64_t used) {
   const int64_t count = new_NMD.size(0);
+  if (count == 0) return;
   make_room(cache_MSD, new_NMD, used, used + count);
   cache_MSD.narrow(1, used, count).copy_(new_NMD.transpose(0, 1));
 }
