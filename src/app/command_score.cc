@@ -2,6 +2,7 @@
 // `expertmesh score --model DIR --input ROWS.jsonl [--output OUT.jsonl] [--bf16 true|false] [--ranks N] [key=value
 // ...]`
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -20,7 +21,8 @@ namespace {
 
 struct ScoreArguments {
   LaunchOptions launch;
-  std::string model, input, output, bf16 = "false";
+  std::string model, input, output;
+  std::optional<std::string> bf16;  // left out: false
   Positionals positionals;
 };
 
@@ -42,16 +44,19 @@ ScoreArguments parse_arguments(const Arguments& arguments) {
                            result.positionals.config_file)
         .hint("Give key=value overrides.");
   }
-  if (result.bf16 != "true" && result.bf16 != "false") {
-    throw base::make_error(base::Code::kUsage, "score/bf16", "--bf16 is \"{}\", not true or false", result.bf16)
+  if (result.bf16 && result.bf16 != "true" && result.bf16 != "false") {
+    throw base::make_error(base::Code::kUsage, "score/bf16", "--bf16 is \"{}\", not true or false", *result.bf16)
         .hint("Use --bf16 true or --bf16 false.");
   }
   return result;
 }
 
 config::Loaded load(const ScoreArguments& arguments) {
-  std::vector<std::string> overrides{"model=" + arguments.model, "bf16=" + arguments.bf16};
-  overrides.insert(overrides.end(), arguments.positionals.overrides.begin(), arguments.positionals.overrides.end());
+  const KeyFlag flags[] = {{"--model", arguments.model}, {"--bf16", arguments.bf16}};
+  std::vector<std::string> overrides = overrides_with_flags(arguments.positionals, flags);
+  const bool says_bf16 = std::any_of(overrides.begin(), overrides.end(),
+                                     [](const std::string& override) { return override.starts_with("bf16="); });
+  if (!says_bf16) overrides.emplace_back("bf16=false");
   config::Loaded loaded = config::load_config("", overrides, config::Command::kScore);
   for (const std::string& warning : loaded.warnings) base::log_warn("{}", warning);
   return loaded;

@@ -100,10 +100,9 @@ void check_generation_flags(const GenerationFlags& flags) {
 }
 
 config::Loaded load_generation_config(const GenerationFlags& flags, const Positionals& positionals) {
-  std::vector<std::string> overrides;
-  if (!flags.model.empty()) overrides.push_back("model=" + flags.model);
-  if (flags.bf16) overrides.push_back("bf16=" + *flags.bf16);
-  overrides.insert(overrides.end(), positionals.overrides.begin(), positionals.overrides.end());
+  const KeyFlag key_flags[] = {{"--model", flags.model.empty() ? std::nullopt : std::optional(flags.model)},
+                               {"--bf16", flags.bf16}};
+  const std::vector<std::string> overrides = overrides_with_flags(positionals, key_flags);
   config::Loaded loaded = config::load_config(positionals.config_file, overrides, config::Command::kGenerate);
   for (const std::string& warning : loaded.warnings) base::log_warn("{}", warning);
   return loaded;

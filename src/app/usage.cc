@@ -115,4 +115,20 @@ Positionals split_positionals(const std::vector<std::string>& arguments) {
   return result;
 }
 
+std::vector<std::string> overrides_with_flags(const Positionals& positionals, std::span<const KeyFlag> flags) {
+  std::vector<std::string> overrides = positionals.overrides;
+  for (const KeyFlag& flag : flags) {
+    if (!flag.value) continue;
+    const std::string key = std::string(flag.flag.substr(2)) + "=";
+    for (const std::string& given : positionals.overrides) {
+      if (!given.starts_with(key)) continue;
+      throw base::make_error(base::Code::kUsage, "app/arguments", "{} {} was given together with {}", flag.flag,
+                             *flag.value, given)
+          .hint("Keep one of them.");
+    }
+    overrides.push_back(key + *flag.value);
+  }
+  return overrides;
+}
+
 }  // namespace expertmesh::app

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,5 +31,14 @@ struct Positionals {
   std::vector<std::string> overrides;
 };
 Positionals split_positionals(const std::vector<std::string>& arguments);
+
+// A flag that stands for a key of the configuration: "--model", its value; no value: not given.
+struct KeyFlag {
+  std::string_view flag;
+  std::optional<std::string> value;
+};
+// The overrides, and those of the flags behind them, so that the user's keep their numbers in messages. Throws kUsage
+// for a key that was given both ways.
+std::vector<std::string> overrides_with_flags(const Positionals& positionals, std::span<const KeyFlag> flags);
 
 }  // namespace expertmesh::app
