@@ -141,9 +141,10 @@ EXPERTMESH_INLINE Vec exp(Vec x) {
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   p = p * (r * r) + r + 1.0F;
-  // 2^(n - 1), then twice that: n is up to 128, the exponent of a float up to 127.
-  const IntVec exponent = (reinterpret_cast<IntVec>(shifted) - 1) << 23;
-  const Vec y = reinterpret_cast<Vec>(reinterpret_cast<IntVec>(p) + exponent) * 2.0F;
+  // 2^(n - 1), then twice that: n is up to 128, the exponent of a float up to 127. Unsigned: where x is far below, the
+  // sum wraps, and what it gives is not used.
+  const UintVec exponent = (reinterpret_cast<UintVec>(shifted) - 1U) << 23;
+  const Vec y = reinterpret_cast<Vec>(reinterpret_cast<UintVec>(p) + exponent) * 2.0F;
   const Vec flushed = x < -86.29F ? splat(0.0F) : y;
   return x != x ? x : flushed;
 }
