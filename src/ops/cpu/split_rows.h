@@ -14,6 +14,7 @@ namespace expertmesh::ops::cpu {
 constexpr int64_t kSplit = 2 * kLanes;
 
 EXPERTMESH_INLINE void widen_row(const float* from, int64_t size, float* to) {
+  if (size == 0) return;
   std::memcpy(to, from, static_cast<size_t>(size) * sizeof(float));
   const int64_t rest = size % kSplit;
   if (rest != 0) std::memset(to + size, 0, static_cast<size_t>(kSplit - rest) * sizeof(float));
@@ -34,6 +35,7 @@ EXPERTMESH_INLINE void widen_row(const Bf16* from, int64_t size, float* to) {
 
 // The other way round.
 EXPERTMESH_INLINE void narrow_row(const float* from, int64_t size, float* to) {
+  if (size == 0) return;
   std::memcpy(to, from, static_cast<size_t>(size) * sizeof(float));
 }
 
