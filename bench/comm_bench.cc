@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/median.h"
 #include "comm/wait.h"
 #include "comm/world.h"
 
@@ -24,11 +25,6 @@ using expertmesh::comm::World;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 15;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Seconds between two barriers: the slowest rank counts.
 double timed(Group& group, const std::function<void()>& work) {
@@ -52,7 +48,7 @@ Pair take_turns(Group& group, const std::function<void()>& plain, const std::fun
     plain_times.push_back(timed(group, plain));
     our_times.push_back(timed(group, ours));
   }
-  return {median(plain_times), median(our_times)};
+  return {expertmesh::base::median(plain_times), expertmesh::base::median(our_times)};
 }
 
 void report(const World& world, const char* name, double bytes, const Pair& pair) {
@@ -110,7 +106,7 @@ void bench_small(World& world) {
                       kCalls);
     }
     if (world.rank() == 0) {
-      fmt::print("{:<16} {:6.2f} us median, {:6.2f} us best\n", name, median(times) * 1e6,
+      fmt::print("{:<16} {:6.2f} us median, {:6.2f} us best\n", name, expertmesh::base::median(times) * 1e6,
                  *std::min_element(times.begin(), times.end()) * 1e6);
     }
   };

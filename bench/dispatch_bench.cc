@@ -9,7 +9,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/freed_memory.h"
+#include "base/median.h"
 #include "comm/decorators.h"
 #include "comm/world.h"
 #include "moe/dispatcher.h"
@@ -55,11 +56,6 @@ struct Sizes {  // tokens: of a rank; the rest: of qwen3-moe-bench where nothing
 };
 
 enum class Traffic { kBalanced, kHotRank, kRotating };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 at::Tensor choices(const Sizes& sizes, Traffic traffic, int round, moe::SampleLayer& layer) {
   at::Tensor scores_TE = layer.next_scores_TE();
@@ -103,8 +99,8 @@ void bench(const Sizes& sizes, Traffic traffic, std::string_view name, moe::Samp
   for (const Candidate& candidate : candidates) {
     const std::vector<double> to_eager = ratios(candidate, candidates[0]);
     fmt::print("{:9} {:7} median {:8.2f} ms  best {:8.2f} ms  to eager {:.3f} ({:.3f} - {:.3f})\n", name,
-               candidate.name, median(candidate.seconds) * 1e3,
-               *std::min_element(candidate.seconds.begin(), candidate.seconds.end()) * 1e3, median(to_eager),
+               candidate.name, base::median(candidate.seconds) * 1e3,
+               *std::min_element(candidate.seconds.begin(), candidate.seconds.end()) * 1e3, base::median(to_eager),
                *std::min_element(to_eager.begin(), to_eager.end()),
                *std::max_element(to_eager.begin(), to_eager.end()));
   }
@@ -133,9 +129,7 @@ void bench_rank(const Sizes& sizes, comm::World& world) {
 }  // namespace expertmesh
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);  // as the trainer does: freed buffers stay in the process
-  mallopt(M_TRIM_THRESHOLD, -1);
-  mallopt(M_ARENA_MAX, 1);
+  expertmesh::base::keep_freed_memory();  // as the trainer does
   const expertmesh::Sizes sizes({argv, static_cast<size_t>(argc)});
   fmt::print("tokens {} hidden {} width {} experts {} top_k {}: {} ranks, {} threads a rank{}\n", sizes.tokens,
              sizes.hidden, sizes.width, sizes.experts, sizes.top_k, sizes.ranks, sizes.threads,

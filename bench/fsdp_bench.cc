@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/median.h"
 #include "comm/world.h"
 #include "shard/unit.h"
 
@@ -26,11 +27,6 @@ constexpr int kRounds = 15;
 struct Times {
   std::vector<double> gather, reduce;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double timed(World& world, const std::function<void()>& work) {
   world.all().barrier("start");
@@ -92,8 +88,9 @@ int main(int argc, char** argv) {
     fmt::print("{} ranks, {:.0f} MiB of bf16 experts\n", ranks, mib);
     for (const auto& [name, a, b] : {std::tuple{"gather", &native_times.gather, &custom_times.gather},
                                      std::tuple{"reduce", &native_times.reduce, &custom_times.reduce}}) {
-      fmt::print("{:<8} native {:7.2f} ms   custom {:7.2f} ms   ratio {:.2f}\n", name, 1e3 * median(*a),
-                 1e3 * median(*b), median(*b) / median(*a));
+      fmt::print("{:<8} native {:7.2f} ms   custom {:7.2f} ms   ratio {:.2f}\n", name,
+                 1e3 * expertmesh::base::median(*a), 1e3 * expertmesh::base::median(*b),
+                 expertmesh::base::median(*b) / expertmesh::base::median(*a));
     }
   });
   return 0;

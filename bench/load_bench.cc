@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/median.h"
 #include "ckpt/load_plan.h"
 #include "ckpt/safetensors_writer.h"
 
@@ -75,11 +76,6 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void load(const LoadPlan& plan, int ranks, DType dtype, std::vector<std::byte>& memory) {
   size_t at = 0;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -123,7 +119,8 @@ int run(const std::string& directory, int64_t mib, int repeat) {
       loads.push_back(seconds_of([&] { load(plan, row.ranks, row.dtype, memory); }));
       ratios.push_back(plain / loads.back());
     }
-    fmt::print("{:28} {:6.2f} GiB/s, {:4.0f}% of a plain read\n", row.name, gib / median(loads), 100 * median(ratios));
+    fmt::print("{:28} {:6.2f} GiB/s, {:4.0f}% of a plain read\n", row.name, gib / base::median(loads),
+               100 * base::median(ratios));
   }
   return 0;
 }

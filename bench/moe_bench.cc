@@ -15,7 +15,6 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,6 +24,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/freed_memory.h"
+#include "base/median.h"
 #include "comm/world.h"
 #include "moe/dispatcher.h"
 #include "moe/expert_mlp.h"
@@ -151,11 +152,6 @@ double lower_quartile(std::vector<double> values) {
   return values[values.size() / 4];
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void bench(const Sizes& sizes, comm::World& world) {
   at::set_num_threads(sizes.threads);
   Layer layer(sizes, world.rank());
@@ -185,7 +181,7 @@ void bench(const Sizes& sizes, comm::World& world) {
   for (const Candidate& candidate : candidates) {
     const double best = *std::min_element(candidate.seconds.begin(), candidate.seconds.end());
     fmt::print("{:28} best {:7.2f} ms  median {:7.2f} ms  {:6.1f} GFLOP/s a rank  cpu {:7.2f} ms a rank\n",
-               candidate.name, best * 1e3, median(candidate.seconds) * 1e3, sizes.gflop() / best,
+               candidate.name, best * 1e3, base::median(candidate.seconds) * 1e3, sizes.gflop() / best,
                lower_quartile(candidate.cpu_seconds) * 1e3);
   }
 }
@@ -248,9 +244,9 @@ void bench_decode(const Sizes& sizes) {
       wall.push_back(std::chrono::duration<double>(Clock::now() - start).count() / layers_count);
       bytes_read.push_back(choice.bytes(layers.front()));
     }
-    const double bytes_a_layer = median(bytes_read);
-    fmt::print("{:10} {:8.1f} us a layer, {:6.2f} GB/s; cpu {:8.1f} us, {:6.2f} GB/s\n", mlp->name, median(wall) * 1e6,
-               bytes_a_layer * 1e-9 / median(wall), lower_quartile(cpu) * 1e6,
+    const double bytes_a_layer = base::median(bytes_read);
+    fmt::print("{:10} {:8.1f} us a layer, {:6.2f} GB/s; cpu {:8.1f} us, {:6.2f} GB/s\n", mlp->name,
+               base::median(wall) * 1e6, bytes_a_layer * 1e-9 / base::median(wall), lower_quartile(cpu) * 1e6,
                bytes_a_layer * 1e-9 / lower_quartile(cpu));
   }
 }
@@ -259,9 +255,7 @@ void bench_decode(const Sizes& sizes) {
 }  // namespace expertmesh
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);  // as the trainer does: freed buffers stay in the process
-  mallopt(M_TRIM_THRESHOLD, -1);
-  mallopt(M_ARENA_MAX, 1);
+  expertmesh::base::keep_freed_memory();  // as the trainer does
   const expertmesh::Sizes sizes = expertmesh::parse(argc, argv);
   fmt::print("tokens {} hidden {} width {} experts {} top_k {}: {} ranks, {} threads a rank, {:.1f} GFLOP a rank\n",
              sizes.tokens, sizes.hidden, sizes.width, sizes.experts, sizes.top_k, sizes.ranks, sizes.threads,

@@ -2,7 +2,6 @@
 #include "app/command.h"
 
 #include <fcntl.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "app/usage.h"
 #include "base/error.h"
 #include "base/fault.h"
+#include "base/freed_memory.h"
 #include "base/version.h"
 #include "config/suggest.h"
 
@@ -96,11 +96,7 @@ void prepare_process() {
     if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
   }
   (void)std::signal(SIGXFSZ, SIG_IGN);  // a file past the system's limit is an error of the write
-  // Big temporaries come back every step: keep them instead of giving their pages to the system and faulting them in
-  // again.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, -1);
-  mallopt(M_ARENA_MAX, 1);
+  base::keep_freed_memory();
 }
 
 int run(const Arguments& arguments) {

@@ -143,7 +143,6 @@ void chat(comm::World& world, const GenerationJob& generation, const ChatArgumen
 void run_chat(const Arguments& arguments) {
   ChatArguments parsed = parse_arguments(arguments);
   const config::Loaded loaded = load_generation_config(parsed.flags, parsed.positionals);
-  parsed.flags.launch.timeout = std::chrono::seconds(loaded.config.topology.dist_timeout);
 
   GenerationJob generation;
   launch(

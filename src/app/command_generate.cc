@@ -213,7 +213,6 @@ void generate_rows(comm::World& world, const GenerateArguments& arguments, const
 void run_generate(const Arguments& arguments) {
   GenerateArguments parsed = parse_arguments(arguments);
   const config::Loaded loaded = load_generation_config(parsed.flags, parsed.positionals);
-  parsed.flags.launch.timeout = std::chrono::seconds(loaded.config.topology.dist_timeout);
 
   StatusLine line;
   GenerationJob generation;

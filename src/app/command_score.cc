@@ -2,7 +2,6 @@
 // `expertmesh score --model DIR --input ROWS.jsonl [--output OUT.jsonl] [--bf16 true|false] [--ranks N] [key=value
 // ...]`
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -53,11 +52,9 @@ ScoreArguments parse_arguments(const Arguments& arguments) {
 
 config::Loaded load(const ScoreArguments& arguments) {
   const KeyFlag flags[] = {{"--model", arguments.model}, {"--bf16", arguments.bf16}};
-  std::vector<std::string> overrides = overrides_with_flags(arguments.positionals, flags);
-  const bool says_bf16 = std::any_of(overrides.begin(), overrides.end(),
-                                     [](const std::string& override) { return override.starts_with("bf16="); });
-  if (!says_bf16) overrides.emplace_back("bf16=false");
-  config::Loaded loaded = config::load_config("", overrides, config::Command::kScore);
+  config::Loaded loaded =
+      config::load_config("", overrides_with_flags(arguments.positionals, flags), config::Command::kScore);
+  if (!loaded.positions.has("bf16")) loaded.config.train.bf16 = false;
   for (const std::string& warning : loaded.warnings) base::log_warn("{}", warning);
   return loaded;
 }

@@ -99,12 +99,13 @@ void check_generation_flags(const GenerationFlags& flags) {
   }
 }
 
-config::Loaded load_generation_config(const GenerationFlags& flags, const Positionals& positionals) {
+config::Loaded load_generation_config(GenerationFlags& flags, const Positionals& positionals) {
   const KeyFlag key_flags[] = {{"--model", flags.model.empty() ? std::nullopt : std::optional(flags.model)},
                                {"--bf16", flags.bf16}};
   const std::vector<std::string> overrides = overrides_with_flags(positionals, key_flags);
   config::Loaded loaded = config::load_config(positionals.config_file, overrides, config::Command::kGenerate);
   for (const std::string& warning : loaded.warnings) base::log_warn("{}", warning);
+  flags.launch.timeout = std::chrono::seconds(loaded.config.topology.dist_timeout);
   return loaded;
 }
 

@@ -34,7 +34,8 @@ void check_generation_flags(const GenerationFlags& flags);
 // "--batch", a flag's value, and the least it may be.
 void check_at_least(std::string_view flag, std::optional<int64_t> value, int64_t least);
 
-config::Loaded load_generation_config(const GenerationFlags& flags, const Positionals& positionals);
+// Sets the timeout of flags.launch, too.
+config::Loaded load_generation_config(GenerationFlags& flags, const Positionals& positionals);
 
 // A process's read-only part of generating, shared by its ranks. Made by prepare_generation.
 struct GenerationJob {

@@ -15,7 +15,6 @@
 #include "train/agreement.h"
 #include "train/build.h"
 #include "train/token_batch.h"
-#include "train/weights.h"
 
 namespace expertmesh::generate {
 namespace {
@@ -113,12 +112,6 @@ bool has_work(const std::vector<RankReport>& reports) {
   return std::any_of(reports.begin(), reports.end(), [](const RankReport& report) { return report.has_work; });
 }
 
-std::unique_ptr<train::ShardedModel> load_model(const train::Job& job, std::shared_ptr<const comm::Meshes> meshes) {
-  auto model = train::build_sharded_model(job, std::move(meshes));
-  train::load_weights(*job.weights, *model);
-  return model;
-}
-
 std::shared_ptr<const comm::Meshes> agree_and_build(comm::World& world, const train::Job& job) {
   train::agree_on_job(job, world.all());
   return train::build_meshes(world, job);
@@ -129,7 +122,7 @@ std::shared_ptr<const comm::Meshes> agree_and_build(comm::World& world, const tr
 Generator::Generator(comm::World& world, const train::Job& job)
     : world_(world),
       meshes_(agree_and_build(world, job)),
-      model_(load_model(job, meshes_)),
+      model_(train::build_loaded_model(job, meshes_)),
       walk_(*model_, /*recompute=*/false) {}
 
 RunStats Generator::run(std::span<const Prompt> prompts, const GeneratorOptions& options, const Listener& listener) {

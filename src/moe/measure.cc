@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/median.h"
 #include "moe/dispatcher.h"
 
 namespace expertmesh::moe {
@@ -21,11 +22,6 @@ struct Candidate {
   std::unique_ptr<Dispatcher> dispatcher;
   std::vector<double> seconds{};
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 }  // namespace
 
@@ -52,7 +48,7 @@ std::vector<DispatcherTime> measure_dispatchers(const LayerShape& shape, comm::G
   }
   std::vector<DispatcherTime> times;
   for (const Candidate& candidate : candidates) {
-    times.push_back({candidate.dispatcher->name(), median(candidate.seconds) * 1e3});
+    times.push_back({candidate.dispatcher->name(), base::median(candidate.seconds) * 1e3});
   }
   return times;
 }

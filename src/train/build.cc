@@ -2,6 +2,7 @@
 #include "train/build.h"
 
 #include "config/print.h"
+#include "train/weights.h"
 
 namespace expertmesh::train {
 
@@ -32,6 +33,12 @@ std::unique_ptr<ShardedModel> build_sharded_model(const Job& job, std::shared_pt
   }
   return std::make_unique<ShardedModel>(job.spec->build(job.model_config, job.weights->files().directory()), *job.spec,
                                         std::move(meshes), options);
+}
+
+std::unique_ptr<ShardedModel> build_loaded_model(const Job& job, std::shared_ptr<const comm::Meshes> meshes) {
+  std::unique_ptr<ShardedModel> model = build_sharded_model(job, std::move(meshes));
+  load_weights(*job.weights, *model);
+  return model;
 }
 
 }  // namespace expertmesh::train

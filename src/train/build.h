@@ -14,6 +14,9 @@ namespace expertmesh::train {
 // Collective over the world.
 std::shared_ptr<const comm::Meshes> build_meshes(comm::World& world, const Job& job);
 
+// Allocated and loaded.
+std::unique_ptr<ShardedModel> build_loaded_model(const Job& job, std::shared_ptr<const comm::Meshes> meshes);
+
 // Allocated, not loaded.
 std::unique_ptr<ShardedModel> build_sharded_model(const Job& job, std::shared_ptr<const comm::Meshes> meshes);
 

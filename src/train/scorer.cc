@@ -7,7 +7,6 @@
 #include "train/build.h"
 #include "train/layer_walk.h"
 #include "train/token_batch.h"
-#include "train/weights.h"
 
 namespace expertmesh::train {
 namespace {
@@ -76,8 +75,7 @@ void run_scoring(comm::World& world, const Job& job, const std::vector<data::Inp
   agree_on_job(job, world.all());
   agree_on_input("the rows", data::fingerprint(rows), world.all());
   const auto meshes = build_meshes(world, job);
-  const auto model = build_sharded_model(job, meshes);
-  load_weights(*job.weights, *model);
+  const auto model = build_loaded_model(job, meshes);
   LayerWalk walk(*model, /*recompute=*/false);
 
   const std::vector<RowRange> batches = make_batches(rows);

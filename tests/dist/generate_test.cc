@@ -17,7 +17,6 @@
 #include "ops/new_tensor.h"
 #include "train/build.h"
 #include "train/token_batch.h"
-#include "train/weights.h"
 
 namespace expertmesh::dist {
 namespace {
@@ -109,8 +108,7 @@ std::vector<Ids> ids_of(const Generated& generated) {
 std::vector<Ids> continue_without_caches(const std::string& golden, const std::vector<Prompt>& prompts) {
   const train::Job job = make_job(golden, kOneRank);
   const auto world = comm::make_single_world();
-  const auto model = train::build_sharded_model(job, train::build_meshes(*world, job));
-  train::load_weights(*job.weights, *model);
+  const auto model = train::build_loaded_model(job, train::build_meshes(*world, job));
   train::LayerWalk walk(*model, /*recompute=*/false);
   std::vector<Ids> answers;
   for (const Prompt& prompt : prompts) {
@@ -188,8 +186,7 @@ TEST(Generate, ARankWithoutRowsChangesNoBit) {
     at::Tensor hidden;
     comm::run_threads(2, {.timeout = std::chrono::seconds(120)}, [&](comm::World& world) {
       at::set_num_threads(1);
-      const auto model = train::build_sharded_model(job, train::build_meshes(world, job));
-      train::load_weights(*job.weights, *model);
+      const auto model = train::build_loaded_model(job, train::build_meshes(world, job));
       train::LayerWalk walk(*model, /*recompute=*/false);
       train::DocumentCache cache;
       std::vector<train::TokenPiece> pieces;

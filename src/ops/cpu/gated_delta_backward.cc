@@ -48,12 +48,6 @@ struct GateGradients {
   float log_total;
 };
 
-EXPERTMESH_INLINE IntVec lane_numbers(int64_t first) {
-  IntVec lanes;
-  for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<int32_t>(first) + i;
-  return lanes;
-}
-
 // From the gradients of A and N to those of Q K^T, K K^T, the decays between tokens and the betas.
 EXPERTMESH_INLINE void unmix_tokens(const DeltaGates& gates, int64_t token_row, int64_t rows, BackwardTiles& tiles,
                                     GateGradients& grads) {

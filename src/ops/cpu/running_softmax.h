@@ -12,12 +12,6 @@
 
 namespace expertmesh::ops::cpu {
 
-EXPERTMESH_INLINE IntVec lane_numbers(int64_t first) {
-  IntVec lanes;
-  for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<int32_t>(first) + i;
-  return lanes;
-}
-
 // Scaled scores, with -infinity where the key is later than the query; `visible` keys can be seen.
 EXPERTMESH_INLINE Vec visible_scores(const float* scores, int64_t col, int64_t visible, float scale) {
   const Vec s = load(scores + col) * scale;

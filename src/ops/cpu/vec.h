@@ -101,6 +101,13 @@ EXPERTMESH_INLINE void store_bits(uint16_t* p, UintVec v, int64_t n) {
   }
 }
 
+// first, first + 1, ...
+EXPERTMESH_INLINE IntVec lane_numbers(int64_t first) {
+  IntVec lanes;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<int32_t>(first) + i;
+  return lanes;
+}
+
 EXPERTMESH_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 
 EXPERTMESH_INLINE Vec sqrt(Vec x) {
