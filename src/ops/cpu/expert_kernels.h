@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What expert_gemm needs of an instruction set: one product, and three ways to lay out its operands. One row an
+// instruction set (expert_kernels_X.cc); blocking, order and SwiGLU are shared. No torch. Threads: any.
+// Format of a packed matrix [depth, columns], the right operand: [columns / 16][depth / 2][16][2], pairs of
+// neighbouring k side by side, zeros where the depth is odd and past the last column. Sixteen pairs of a block of
+// columns are 1 KiB in one piece: 16 registers of AVX-512, or one AMX tile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "ops/cpu/indexed_rows.h"
+#include "ops/cpu/vec.h"
+
+namespace expertmesh::ops::cpu {
+
+// Memory that is needed next: `rows` pieces of `bytes`, `stride` bytes apart. A hint that a product may leave alone.
+struct NeededNext {
+  const std::byte* first = nullptr;
+  int64_t stride = 0;
+  int64_t bytes = 0;
+  int64_t rows = 0;
+};
+
+// c[r, n] = sum_k a[r, k] b[k, n] for r < rows, n < columns: fp32 sums, rounded once to nearest even. Rows of a are not
+// read past `depth`, rows of c not written past `columns`; both may begin at any element. Depth 0 gives zeros.
+// An element is the sum over k in one order, whatever rows, columns and lists are: rows that come in pieces give the
+// same bits as together.
+// The shapes that matter: a = kernel's panel_rows of weights as they are stored, b = 16 to 64 tokens, depth some
+// thousand; a = some hundred rows of tokens, b = 64 to 256 columns of weights; for gradients of weights depth = tokens.
+struct ExpertProduct {
+  IndexedRows<const Bf16> a;
+  const uint32_t* b = nullptr;  // packed, on a cache line of its own
+  IndexedRows<Bf16> c;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t depth = 0;
+  bool is_read_late = false;  // c is larger than the caches: it may be written around them
+  NeededNext next = {};
+};
+
+struct ExpertKernels {
+  std::string_view name;
+  int64_t panel_rows;  // of weights at a time; even
+  void (*multiply)(const ExpertProduct& product);
+  // From a matrix that lies as `depth` rows of `columns` elements.
+  void (*pack_rows)(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out);
+  // From one that lies as `columns` rows of `depth` elements.
+  void (*pack_columns)(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out);
+  // out[c, r] = in[r, c] and nothing else.
+  void (*transpose)(IndexedRows<const Bf16> in, int64_t rows, int64_t columns, IndexedRows<Bf16> out);
+};
+
+}  // namespace expertmesh::ops::cpu
