@@ -14,14 +14,15 @@
 
 namespace expertmesh::config {
 
-// A router for tests and benchmarks that ignores what the model learned: `balanced`, `hot:K`, `none:RANK`, each with an
-// optional `@rank` (that rank only).
+// A router for tests and benchmarks that ignores what the model learned: `balanced`, `hot:K`, `none:RANK`,
+// `rotating:K`, `burst:K/N`, each with an optional `@rank` (that rank only).
 struct DebugRouter {
-  enum class Kind { kOff, kBalanced, kHot, kNone };
+  enum class Kind { kOff, kBalanced, kHot, kNone, kRotating, kBurst };
   Kind kind = Kind::kOff;
-  int64_t count = 0;                    // kHot: every choice falls on the first `count` experts
+  int64_t count = 0;                    // kHot, kRotating, kBurst: every choice falls on `count` experts
   int64_t avoided_rank = 0;             // kNone: no token goes to an expert that this rank owns
   std::optional<int64_t> only_on_rank;  // the rank that routes so; all ranks where it is left out
+  int64_t period = 0;                   // kBurst: in every so-many-th micro-batch
 
   bool is_on() const { return kind != Kind::kOff; }
   bool operator==(const DebugRouter&) const = default;

@@ -30,11 +30,22 @@ std::optional<DebugRouter> try_parse(std::string_view text) {
   }
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
-  const auto value = try_count(text.substr(colon + 1));
   const std::string_view kind = text.substr(0, colon);
+  std::string_view number = text.substr(colon + 1);
+  if (kind == "burst") {
+    const size_t slash = number.find('/');
+    const auto period = slash == std::string_view::npos ? std::nullopt : try_count(number.substr(slash + 1));
+    if (period.value_or(0) == 0) return std::nullopt;
+    router.period = *period;
+    number = number.substr(0, slash);
+  }
+  const auto value = try_count(number);
   if (!value) return std::nullopt;
-  if (kind == "hot" && *value > 0) {
-    router.kind = DebugRouter::Kind::kHot;
+  if (kind == "hot" || kind == "rotating" || kind == "burst") {
+    if (*value == 0) return std::nullopt;
+    router.kind = kind == "hot"        ? DebugRouter::Kind::kHot
+                  : kind == "rotating" ? DebugRouter::Kind::kRotating
+                                       : DebugRouter::Kind::kBurst;
     router.count = *value;
     return router;
   }
@@ -54,7 +65,8 @@ DebugRouter read_debug_router(const Node& node) {
     if (const auto router = try_parse(node.text)) return *router;
   }
   throw ValueError{
-      fmt::format("is {}, expected balanced, hot:K or none:RANK, each with an optional @RANK", describe(node)),
+      fmt::format("is {}, expected balanced, hot:K, none:RANK, rotating:K or burst:K/N, each with an optional @RANK",
+                  describe(node)),
       "For example hot:2@0: on rank 0 every token goes to the first two experts."};
 }
 
@@ -71,6 +83,12 @@ std::string debug_router_text(const DebugRouter& router) {
       break;
     case DebugRouter::Kind::kNone:
       text = fmt::format("none:{}", router.avoided_rank);
+      break;
+    case DebugRouter::Kind::kRotating:
+      text = fmt::format("rotating:{}", router.count);
+      break;
+    case DebugRouter::Kind::kBurst:
+      text = fmt::format("burst:{}/{}", router.count, router.period);
       break;
   }
   return router.only_on_rank ? fmt::format("{}@{}", text, *router.only_on_rank) : text;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text form of a debug router: `balanced`, `hot:K`, `none:RANK`, each with an optional `@RANK`.
+// The text form of a debug router: `balanced`, `hot:K`, `none:RANK`, `rotating:K`, `burst:K/N`, each with an
+// optional `@RANK`.
 #pragma once
 
 #include <string>

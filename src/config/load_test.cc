@@ -235,13 +235,20 @@ TEST(Load, ValuesWithTheirOwnRules) {
 TEST(Load, DebugRouter) {
   using Kind = DebugRouter::Kind;
   EXPECT_FALSE(parse_ok("debug_router: null\n").config.model.debug_router.is_on());
-  EXPECT_EQ(parse_ok("debug_router: balanced\n").config.model.debug_router, (DebugRouter{Kind::kBalanced, 0, 0, {}}));
-  EXPECT_EQ(parse_ok("debug_router: hot:2@0\n").config.model.debug_router, (DebugRouter{Kind::kHot, 2, 0, 0}));
-  EXPECT_EQ(parse_ok("debug_router: none:1\n").config.model.debug_router, (DebugRouter{Kind::kNone, 0, 1, {}}));
-  EXPECT_EQ(parse_ok("debug_router: balanced@3\n").config.model.debug_router, (DebugRouter{Kind::kBalanced, 0, 0, 3}));
-  for (const char* text : {"hot", "hot:", "hot:0", "hot:-1", "hot:x", "none", "none:1@", "balanced:2", "warm:2", "@1",
-                           "hot:2@x", "hot:99999999999999999999", "true", "", "balanced@", "hot:2@1@1"}) {
-    EXPECT_THAT(bad(std::string("debug_router: '") + text + "'\n"), HasSubstr("expected balanced, hot:K or none:RANK"))
+  EXPECT_EQ(parse_ok("debug_router: balanced\n").config.model.debug_router,
+            (DebugRouter{Kind::kBalanced, 0, 0, {}, 0}));
+  EXPECT_EQ(parse_ok("debug_router: hot:2@0\n").config.model.debug_router, (DebugRouter{Kind::kHot, 2, 0, 0, 0}));
+  EXPECT_EQ(parse_ok("debug_router: none:1\n").config.model.debug_router, (DebugRouter{Kind::kNone, 0, 1, {}, 0}));
+  EXPECT_EQ(parse_ok("debug_router: balanced@3\n").config.model.debug_router,
+            (DebugRouter{Kind::kBalanced, 0, 0, 3, 0}));
+  EXPECT_EQ(parse_ok("debug_router: rotating:4\n").config.model.debug_router,
+            (DebugRouter{Kind::kRotating, 4, 0, {}, 0}));
+  EXPECT_EQ(parse_ok("debug_router: burst:2/8@1\n").config.model.debug_router, (DebugRouter{Kind::kBurst, 2, 0, 1, 8}));
+  for (const char* text : {"hot",     "hot:",       "hot:0",     "hot:-1",    "hot:x",    "none",
+                           "none:1@", "balanced:2", "warm:2",    "@1",        "hot:2@x",  "hot:99999999999999999999",
+                           "true",    "",           "balanced@", "hot:2@1@1", "rotating", "rotating:0",
+                           "burst:2", "burst:2/0",  "burst:0/4", "burst:2/",  "hot:2/4"}) {
+    EXPECT_THAT(bad(std::string("debug_router: '") + text + "'\n"), HasSubstr("expected balanced, hot:K, none:RANK"))
         << text;
   }
 }

@@ -41,9 +41,10 @@ Section model_group() {
   rows.choice("moe_aux_loss", &ModelConfig::moe_aux_loss,
               "Over which tokens the balance loss counts load: `global`, all tokens of the step.");
   rows.special(
-      "debug_router", "balanced, hot:K or none:RANK, each with an optional @RANK", "",
-      "For tests and benchmarks: tokens are spread evenly, all go to the first K experts, or none goes to an expert "
-      "of a rank; with @RANK on that rank only.",
+      "debug_router", "balanced, hot:K, none:RANK, rotating:K or burst:K/N, each with an optional @RANK", "",
+      "For tests and benchmarks: tokens are spread evenly, all go to the first K experts, none goes to an expert "
+      "of a rank, all go to K experts that move on with each micro-batch, or all go to the first K in every Nth "
+      "micro-batch; with @RANK on that rank only.",
       true,
       [](const Node& node, const ReadContext&, ModelConfig& model) { model.debug_router = read_debug_router(node); },
       [](const ModelConfig& model) {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "config/debug_router.h"
 #include "config/suggest.h"
 
 namespace expertmesh::config {
@@ -131,10 +132,10 @@ class WorldCheck {
       throw fault("debug_router", "debug_router names rank {}, there are {} ranks",
                   std::max(router.only_on_rank.value_or(0), router.avoided_rank), sizes_.world);
     }
-    if (router.kind == DebugRouter::Kind::kHot && model_.num_experts > 0 &&
+    if (router.count > 0 && model_.num_experts > 0 &&
         (router.count > model_.num_experts || router.count < model_.num_experts_per_tok)) {
-      throw fault("debug_router", "debug_router hot:{} in a model with {} experts, of which a token takes {}",
-                  router.count, model_.num_experts, model_.num_experts_per_tok)
+      throw fault("debug_router", "debug_router {} in a model with {} experts, of which a token takes {}",
+                  debug_router_text(router), model_.num_experts, model_.num_experts_per_tok)
           .hint(fmt::format("Use {} to {}.", model_.num_experts_per_tok, model_.num_experts));
     }
   }

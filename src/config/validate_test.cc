@@ -92,6 +92,8 @@ TEST(World, MessagesNameBothValuesAndWhatWorks) {
   EXPECT_THAT(world_error("debug_router: none:9\n", 4), HasSubstr("names rank 9"));
   EXPECT_THAT(world_error("debug_router: hot:1\n", 4, kModel), HasSubstr("Use 2 to 8."));
   EXPECT_THAT(world_error("debug_router: hot:9\n", 4, kModel), HasSubstr("hot:9 in a model with 8 experts"));
+  EXPECT_THAT(world_error("debug_router: rotating:1\n", 4, kModel), HasSubstr("rotating:1 in a model with 8 experts"));
+  EXPECT_THAT(world_error("debug_router: burst:9/2\n", 4, kModel), HasSubstr("burst:9/2 in a model with 8 experts"));
 }
 
 TEST(World, WithoutExpertMeshAllRanksAreReplicasOfExperts) {
@@ -169,6 +171,7 @@ TEST(Unbuilt, WhatIsBuiltPasses) {
       "optim_config: {name: sgd}\n",
       "lr_scheduler_config: {name: cosine, warmup_ratio: 0.1, min_lr_ratio: 0.1}\n",
       "debug_router: hot:2@0\n",
+      "debug_router: burst:2/8\n",
       "full_determinism: true\n",
       "kernel_config: {name: reference}\n",
       "pref_loss: sigmoid\nsave_ckpt_as_hf: false\ncp_size: 1\n"};

@@ -38,7 +38,7 @@ void Router::decide(const at::Tensor& probs_TE, Routing& routing, const ChoiceRu
     select_balanced(options_.num_experts, options_.top_k, ids);
   } else {
     select_top_k({probs.const_data_ptr<float>(), static_cast<size_t>(probs.numel())}, options_.num_experts,
-                 options_.top_k, rule.excluded, ids);
+                 options_.top_k, rule.excluded_in(num_decisions_, options_.num_experts), ids);
   }
   routing.decided = true;
   load_.add(ids);

@@ -16,7 +16,7 @@ void select_one(const float* probs_E, int64_t num_experts, int64_t top_k, Exclud
                 int64_t* ids_K) {
   int64_t kept = 0;
   for (int64_t expert = 0; expert < num_experts; ++expert) {
-    if (excluded.contains(expert)) continue;
+    if (excluded.contains(expert, num_experts)) continue;
     const float prob = std::isnan(probs_E[expert]) ? -std::numeric_limits<float>::infinity() : probs_E[expert];
     if (kept == top_k && !(prob > best_K[top_k - 1])) continue;
     int64_t place = kept < top_k ? kept++ : top_k - 1;

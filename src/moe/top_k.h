@@ -8,12 +8,15 @@
 
 namespace expertmesh::moe {
 
-// Experts that may be chosen: all but [begin, end).
+// Experts that may be chosen: all but [begin, end), on the ring of all experts: end may pass their number.
 struct ExcludedExperts {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t size() const { return end - begin; }
-  bool contains(int64_t expert) const { return expert >= begin && expert < end; }
+  bool contains(int64_t expert, int64_t num_experts) const {
+    const int64_t from_begin = expert < begin ? expert + num_experts : expert;
+    return from_begin < end;
+  }
 };
 
 // probs [T, E] -> ids [T, K]. At least K experts must be left by `excluded`. A NaN never wins over a number, and the
