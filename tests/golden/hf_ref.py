@@ -21,7 +21,7 @@
 
 fp32 unless --dtype says otherwise; float64 is fp64 also where transformers asks for fp32. Everything runs on the CPU, without network.
 """
-import argparse, contextlib, json, os, re, resource, time
+import argparse, contextlib, copy, json, os, re, resource, time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -190,8 +190,18 @@ def trace(args):
         run_steps(args)
 
 
+def perturb(model, scale, seed):
+    """Each weight by a random fraction of itself: what follows shows how far a change of that size is carried."""
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1 + scale * torch.randn(p.shape, generator=g, dtype=torch.float64).to(p.dtype))
+
+
 def run_steps(args):
     model = load(args.model, getattr(torch, args.dtype)).train()
+    if args.perturb:
+        perturb(model, args.perturb, args.perturb_seed)
     # What the loss never reads is not trained: vision tower, MTP head.
     params = {n: p for n, p in model.named_parameters() if "visual" not in n}
     opt = (torch.optim.SGD(params.values(), lr=args.lr) if args.optim == "sgd" else
@@ -200,6 +210,8 @@ def run_steps(args):
     log = open(os.path.join(args.out, "trace.jsonl"), "w")
     for step, row in enumerate(open(args.batches), 1):
         samples = json.loads(row)["samples"]
+        if step == args.save_before_step:
+            copy.deepcopy(model).to(torch.float32).save_pretrained(os.path.join(args.out, "before_step%d" % step))
         n = sum(sum(y != -100 for y in s["labels"][1:]) for s in samples)
         total = 0.0
         for s in samples:
@@ -282,7 +294,9 @@ def main():
     c.add_argument("model"); c.add_argument("batches"); c.add_argument("out")
     c.add_argument("--optim", choices=["sgd", "adamw"], default="sgd"); c.add_argument("--lr", type=float, default=1e-2)
     c.add_argument("--max-norm", type=float, default=1.0); c.add_argument("--wd", type=float, default=0.01)
-    c.add_argument("--dtype", default="float32")
+    c.add_argument("--dtype", default="float32"); c.add_argument("--perturb", type=float, default=0.0)
+    c.add_argument("--perturb-seed", type=int, default=0)
+    c.add_argument("--save-before-step", type=int, default=0)
     c = sub.add_parser("bench"); c.set_defaults(run=bench)
     c.add_argument("model"); c.add_argument("--tokens", type=int, default=512); c.add_argument("--batch", type=int, default=4)
     c.add_argument("--steps", type=int, default=3); c.add_argument("--experts", default="grouped_mm")
