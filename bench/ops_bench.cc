@@ -281,7 +281,10 @@ void add_decoding_rows() {
       }
     };
     const std::vector<int64_t> few = {1, 2, 4, 8};
-    const auto own = [](const at::Tensor& x, const at::Tensor& w) { return ops::linear(x, w, at::Tensor()); };
+    const auto own = [](const at::Tensor& x, const at::Tensor& w) {
+      const ops::DecodingScope decoding;
+      return ops::linear(x, w, at::Tensor());
+    };
     const auto library = [](const at::Tensor& x, const at::Tensor& w) { return at::linear(x, w); };
     sizes(add("linear", [=](benchmark::State& state) { linear_rows(state, dtype, own); }), few);
     sizes(add("linear_library", [=](benchmark::State& state) { linear_rows(state, dtype, library); }), few);

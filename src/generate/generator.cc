@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "generate/documents.h"
 #include "generate/report.h"
+#include "ops/product.h"
 #include "train/agreement.h"
 #include "train/build.h"
 #include "train/token_batch.h"
@@ -58,6 +59,7 @@ void extend(train::ShardedModel& model, train::LayerWalk& walk, const std::vecto
     caches.push_back(&document->cache());
   }
   const model::TokenBatch batch = train::make_document_batch(pieces);
+  const ops::DecodingScope decoding;
   const at::Tensor hidden_TH = walk.extend(batch, caches);
   if (documents.empty()) return;
   const at::Tensor scores_DV = model.model().head().logits(last_rows(hidden_TH, batch.cu_seqlens), model.runtime());

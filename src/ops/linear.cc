@@ -18,7 +18,7 @@ using torch::autograd::variable_list;
 
 at::Tensor as_rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
-// Where the library has no products of its own for the dtype.
+// Where the library's own linear will not do: on product().
 class Linear : public torch::autograd::Function<Linear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight) {
@@ -41,11 +41,13 @@ class Linear : public torch::autograd::Function<Linear> {
 
 bool wants_graph(const at::Tensor& tensor) { return at::GradMode::is_enabled() && tensor.requires_grad(); }
 
+thread_local bool t_is_decoding = false;
+
 bool suits_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   const at::ScalarType dtype = x.scalar_type();
-  return x.dim() > 0 && x.size(-1) > 0 && x.numel() <= cpu::kFewRows * x.size(-1) && weight.stride(1) == 1 &&
-         weight.scalar_type() == dtype && (dtype == at::kFloat || dtype == at::kBFloat16) && !wants_graph(x) &&
-         !wants_graph(weight);
+  return t_is_decoding && x.dim() > 0 && x.size(-1) > 0 && x.numel() <= cpu::kFewRows * x.size(-1) &&
+         weight.stride(1) == 1 && weight.scalar_type() == dtype && (dtype == at::kFloat || dtype == at::kBFloat16) &&
+         !wants_graph(x) && !wants_graph(weight);
 }
 
 // The threads share the weight's rows.
@@ -73,11 +75,19 @@ at::Tensor multiply_few_rows(const at::Tensor& x, const at::Tensor& weight) {
   return y;
 }
 
+bool library_has_linear(const at::Tensor& x) {
+  if (x.scalar_type() == at::kFloat && x.size(-1) > 0 && x.numel() < kLeastRows * x.size(-1)) return false;
+  return library_multiplies(x.scalar_type());
+}
+
 }  // namespace
+
+DecodingScope::DecodingScope() : before_(t_is_decoding) { t_is_decoding = true; }
+DecodingScope::~DecodingScope() { t_is_decoding = before_; }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const bool is_few = suits_few_rows(x, weight);
-  if (!is_few && library_multiplies(x.scalar_type())) return at::linear(x, weight, bias);
+  if (!is_few && library_has_linear(x)) return at::linear(x, weight, bias);
   const at::Tensor y = is_few ? multiply_few_rows(x, weight) : Linear::apply(x, weight);
   return bias.defined() ? y + bias : y;
 }

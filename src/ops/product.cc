@@ -58,6 +58,13 @@ void cut_rows(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   });
 }
 
+void multiply_as_more_rows(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor rows = new_tensor({kLeastRows, a.size(1)}, a.scalar_type());
+  rows.narrow(0, 0, a.size(0)).copy_(a);
+  rows.narrow(0, a.size(0), kLeastRows - a.size(0)).zero_();
+  out.copy_(at::mm(rows, b).narrow(0, 0, a.size(0)));
+}
+
 }  // namespace
 
 bool library_multiplies(at::ScalarType dtype) {
@@ -70,7 +77,11 @@ void TEST_multiply_through_fp32(bool on) { g_through_fp32.store(on); }
 void product_into(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   const at::NoGradGuard no_graph;
   if (library_multiplies(a.scalar_type())) {
-    at::mm_out(out, a, b);
+    if (a.scalar_type() == at::kFloat && a.size(0) > 0 && a.size(0) < kLeastRows) {
+      multiply_as_more_rows(out, a, b);
+    } else {
+      at::mm_out(out, a, b);
+    }
     return;
   }
   const int64_t rows = a.size(0), depth = a.size(1), columns = b.size(1);

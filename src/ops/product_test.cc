@@ -84,8 +84,9 @@ TEST_F(ThroughFp32, LinearAndItsGradients) {
   expect_near(linear(x, weight, at::Tensor()).detach(), at::linear(x64, weight64).detach());
 }
 
-// Without a graph, few rows take a path of their own, whatever the processor; with one, or more rows, they do not.
+// In decoding, few rows take a path of their own, whatever the processor; with a graph, or more rows, they do not.
 TEST(LinearOfFewRows, IsTheProduct) {
+  const DecodingScope decoding;
   at::manual_seed(4);
   TEST_poison_new_memory(true);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -113,6 +114,7 @@ TEST(LinearOfFewRows, IsTheProduct) {
 
 // Threads share the columns of the result.
 TEST(LinearOfFewRows, DoesNotDependOnThreads) {
+  const DecodingScope decoding;
   const at::Tensor x = random({2, 600}), weight = random({901, 600});
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
@@ -121,6 +123,29 @@ TEST(LinearOfFewRows, DoesNotDependOnThreads) {
   const at::Tensor two = linear(x, weight, at::Tensor());
   at::set_num_threads(threads);
   EXPECT_TRUE(at::equal(one, two));
+}
+
+// What a layer computes without a graph it computes again with one when it is recomputed: to the bit, and in fp32
+// whatever stands beside a row.
+TEST(LinearOfFewRows, IsEqualWithAndWithoutAGraph) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = random({9, 40}).to(dtype), weight = random({30, 40}).to(dtype);
+    const at::Tensor leaf = weight.clone().set_requires_grad(true);
+    for (int64_t rows = 0; rows <= 9; ++rows) {
+      const at::Tensor few = x.narrow(0, 0, rows), with_graph = linear(few, leaf, at::Tensor());
+      EXPECT_TRUE(with_graph.requires_grad());
+      EXPECT_TRUE(at::equal(with_graph.detach(), linear(few, weight, at::Tensor()))) << rows << " rows";
+    }
+  }
+}
+
+TEST(ProductOfFewRows, IsThatOfLeastRows) {
+  TEST_poison_new_memory(true);
+  const at::Tensor a = random({kLeastRows, 33}), b = random({33, 21}), whole = product(a, b);
+  for (int64_t rows = 0; rows < kLeastRows; ++rows) {
+    EXPECT_TRUE(at::equal(product(a.narrow(0, 0, rows), b), whole.narrow(0, 0, rows))) << rows << " rows";
+  }
+  TEST_poison_new_memory(false);
 }
 
 // fp32 goes to the library whatever the processor.
