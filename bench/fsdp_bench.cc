@@ -47,7 +47,7 @@ struct Experts {
       parameter->shard(1, group);
       parameter->materialize(at::kBFloat16);
     }
-    unit = std::make_unique<Unit>("experts", std::vector<Parameter*>{&gate_up, &down}, mode, pool);
+    unit = std::make_unique<Unit>("experts", std::vector<Parameter*>{&gate_up, &down}, mode, &pool);
   }
 
   void run(World& world, Times& times) {

@@ -38,7 +38,7 @@ struct GatherPart {
 // The reverse: this rank's contribution to the full tensor; its slice of the sum arrives in fp32.
 struct ReducePart {
   const void* full = nullptr;  // dtype: kF32 or kBF16
-  float* local = nullptr;      // [rows, lens[rank]]
+  float* local = nullptr;      // [rows, lens[rank]]; with one row of kF32 it may be this rank's slice of full itself
   int64_t rows = 1;
   std::span<const int64_t> lens;
   DType dtype = DType::kF32;

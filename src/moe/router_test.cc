@@ -33,7 +33,7 @@ at::Tensor randn(std::vector<int64_t> shape, uint64_t seed) {
 struct WholeRouter {
   WholeRouter(const at::Tensor& weight, int64_t top_k, bool norm = true)
       : router("model.layers.0.mlp.gate", {weight.size(1), weight.size(0), top_k, norm}),
-        unit("gate", router.parameters(), shard::GatherMode::kPerParameter, pool) {
+        unit("gate", router.parameters(), shard::GatherMode::kPerParameter, &pool) {
     shard::Parameter& parameter = *router.own_parameters().front();
     parameter.materialize(weight.scalar_type());
     const at::NoGradGuard no_grad;

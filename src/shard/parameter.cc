@@ -85,7 +85,7 @@ const at::Tensor& Parameter::value() const {
 }
 
 void Parameter::clear_grad() {
-  has_grad_ = false;
+  has_grad_ = has_full_grad_ = false;
   grad_.reset();
 }
 
@@ -96,6 +96,7 @@ void Parameter::ensure_grad() {
 }
 
 at::Tensor& Parameter::full_grad_to_write(bool& is_fresh) {
+  EXPERTMESH_CHECK(options_.sums_full_grad && (shard_group_ == nullptr || !has_grad_), "{}", name_);
   // Whole on this rank: the step's gradient itself.
   at::Tensor& grad = shard_group_ == nullptr ? grad_ : full_grad_;
   bool& has = shard_group_ == nullptr ? has_grad_ : has_full_grad_;

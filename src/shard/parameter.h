@@ -25,6 +25,8 @@ class Parameter {
   struct Options {
     bool is_expert = false;  // dim 0 counts experts: EP partitions it
     bool keep_fp32 = false;  // stays fp32 in memory whatever `bf16` says (A_log, dt_bias)
+    // Operators form its gradient in full_grad(), over all micro-batches of a step (head, embedding).
+    bool sums_full_grad = false;
     Init init = Init::kNormal;
   };
 
@@ -40,6 +42,7 @@ class Parameter {
   int64_t global_numel() const;
   bool is_expert() const { return options_.is_expert; }
   bool keep_fp32() const { return options_.keep_fp32; }
+  bool sums_full_grad() const { return options_.sums_full_grad; }
   Init init() const { return options_.init; }
 
   // False: no gradient is formed, no optimizer state kept.
@@ -88,8 +91,8 @@ class Parameter {
   const at::Tensor& value() const;
   bool is_unsharded() const { return is_unsharded_; }
 
-  // An fp32 gradient of the unsharded tensor to add to, for operators that form it themselves (head, embedding) instead
-  // of through value().grad(). Zero at first use in a micro-batch; Unit::reduce_gradients takes it from there.
+  // Where sums_full_grad(): an fp32 gradient of the unsharded tensor to add to instead of value().grad(). Zero at first
+  // use in a step; Unit::reduce_full_gradients takes it from there.
   at::Tensor& full_grad();
   // The same for an operator that can write all of it: not zeroed where `is_fresh` comes back true.
   at::Tensor& full_grad_to_write(bool& is_fresh);
@@ -111,7 +114,7 @@ class Parameter {
 
   at::Tensor local_, grad_, full_, full_grad_;
   bool has_grad_ = false;
-  bool has_full_grad_ = false;  // full_grad_ keeps its memory from step to step
+  bool has_full_grad_ = false;  // full_grad_ keeps its memory from step to step; reduced, grad_ is a part of it
   bool is_unsharded_ = false;
 };
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -17,12 +18,21 @@ namespace expertmesh::shard {
 namespace {
 
 // What this micro-batch left as the parameter's full gradient; zeros where nothing did.
-at::Tensor take_full_gradient(const Parameter& parameter, at::Tensor& full, at::Tensor& full_grad,
-                              bool& has_full_grad) {
+at::Tensor take_full_gradient(const Parameter& parameter, at::Tensor& full) {
   const at::Tensor from_autograd = std::exchange(full.mutable_grad(), {});
-  if (std::exchange(has_full_grad, false)) return from_autograd.defined() ? full_grad.add_(from_autograd) : full_grad;
   if (from_autograd.defined()) return from_autograd.contiguous();
   return at::zeros(parameter.unsharded_shape(), at::TensorOptions().dtype(parameter.dtype()));
+}
+
+// A gather starts from NaN where tests ask for it: bytes of ones are one in any float type.
+void poison_where_asked(const at::DataPtr& buffer, size_t bytes) {
+  if (ops::poisons_new_memory() && bytes > 0) std::memset(buffer.get(), 0xff, bytes);
+}
+
+at::DataPtr new_buffer(size_t bytes) {
+  at::DataPtr buffer = c10::GetCPUAllocator()->allocate(bytes);
+  poison_where_asked(buffer, bytes);
+  return buffer;
 }
 
 }  // namespace
@@ -44,21 +54,16 @@ comm::DType comm_dtype(at::ScalarType type) {
 
 at::DataPtr BufferPool::take(size_t bytes) {
   auto& buffers = free_[bytes];
-  at::DataPtr buffer;
-  if (buffers.empty()) {
-    buffer = c10::GetCPUAllocator()->allocate(bytes);
-  } else {
-    buffer = std::move(buffers.back());
-    buffers.pop_back();
-  }
-  // A gather starts from NaN where tests ask for it: bytes of ones are one in any float type.
-  if (ops::poisons_new_memory() && bytes > 0) std::memset(buffer.get(), 0xff, bytes);
+  if (buffers.empty()) return new_buffer(bytes);
+  at::DataPtr buffer = std::move(buffers.back());
+  buffers.pop_back();
+  poison_where_asked(buffer, bytes);
   return buffer;
 }
 
 void BufferPool::give(size_t bytes, at::DataPtr buffer) { free_[bytes].push_back(std::move(buffer)); }
 
-Unit::Unit(std::string name, std::vector<Parameter*> parameters, GatherMode mode, BufferPool& pool)
+Unit::Unit(std::string name, std::vector<Parameter*> parameters, GatherMode mode, BufferPool* pool)
     : name_(std::move(name)), parameters_(std::move(parameters)), mode_(mode), pool_(pool) {
   for (Parameter* parameter : parameters_) {
     if (parameter->shard_group() == nullptr) continue;
@@ -76,7 +81,7 @@ void Unit::unshard() {
   for (Parameter* parameter : sharded_) {
     const size_t bytes = parameter->full_.numel() * parameter->full_.element_size();
     auto* storage = parameter->full_.storage().unsafeGetStorageImpl();
-    storage->set_data_ptr_noswap(pool_.take(bytes));
+    storage->set_data_ptr_noswap(pool_ != nullptr ? pool_->take(bytes) : new_buffer(bytes));
     storage->set_nbytes(bytes);
   }
   if (mode_ == GatherMode::kFlat) {
@@ -119,7 +124,8 @@ void Unit::reshard() {
   for (Parameter* parameter : sharded_) {
     auto* storage = parameter->full_.storage().unsafeGetStorageImpl();
     const size_t bytes = storage->nbytes();
-    pool_.give(bytes, storage->set_data_ptr(at::DataPtr()));
+    at::DataPtr buffer = storage->set_data_ptr(at::DataPtr());
+    if (pool_ != nullptr) pool_->give(bytes, std::move(buffer));
     storage->set_nbytes(0);
     parameter->is_unsharded_ = false;
   }
@@ -146,6 +152,10 @@ void Unit::reduce_gradients() {
   std::vector<Parameter*> reduced;
   for (Parameter* parameter : parameters_) {
     if (!parameter->trainable()) continue;
+    if (parameter->sums_full_grad()) {
+      EXPERTMESH_CHECK(!parameter->full_.grad().defined(), "{}", parameter->name());
+      continue;
+    }
     if (parameter->shard_group() == nullptr) {
       keep_unsharded_gradient(*parameter);
       continue;
@@ -153,8 +163,7 @@ void Unit::reduce_gradients() {
     if (!parameter->grad_.defined()) {
       parameter->grad_ = at::empty(parameter->local_shape(), at::TensorOptions().dtype(at::kFloat));
     }
-    gradients.push_back(
-        take_full_gradient(*parameter, parameter->full_, parameter->full_grad_, parameter->has_full_grad_));
+    gradients.push_back(take_full_gradient(*parameter, parameter->full_));
     parts.push_back({.full = gradients.back().const_data_ptr(),
                      .local = parameter->grad_.mutable_data_ptr<float>(),
                      .rows = parameter->rows_,
@@ -163,13 +172,36 @@ void Unit::reduce_gradients() {
                      .accumulate = parameter->has_grad_});
     reduced.push_back(parameter);
   }
+  reduce(std::move(parts));
+  for (Parameter* parameter : reduced) parameter->has_grad_ = true;
+}
+
+void Unit::reduce_full_gradients() {
+  std::vector<comm::ReducePart> parts;
+  for (Parameter* parameter : sharded_) {
+    if (!parameter->trainable() || !parameter->sums_full_grad()) continue;
+    EXPERTMESH_CHECK(parameter->rows_ == 1, "{} is sharded along dim {}", parameter->name(), parameter->shard_dim_);
+    const at::Tensor& full = parameter->full_grad();
+    const auto me = parameter->lens_.begin() + group_->rank();
+    const int64_t begin = std::accumulate(parameter->lens_.begin(), me, int64_t{0});
+    parameter->grad_ = full.view({-1}).narrow(0, begin, *me).view(parameter->local_shape());
+    parts.push_back({.full = full.const_data_ptr(),
+                     .local = parameter->grad_.mutable_data_ptr<float>(),
+                     .rows = 1,
+                     .lens = parameter->lens_,
+                     .dtype = comm::DType::kF32});
+    parameter->has_grad_ = true;
+  }
+  reduce(std::move(parts));
+}
+
+void Unit::reduce(std::vector<comm::ReducePart> parts) {
   if (parts.empty()) return;
   if (mode_ == GatherMode::kFlat) {
     flat_reduce_scatter(*group_, parts, name_);
   } else {
     group_->reduce_scatter(std::move(parts), name_);
   }
-  for (Parameter* parameter : reduced) parameter->has_grad_ = true;
 }
 
 void finish_reductions(const std::vector<Parameter*>& parameters) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // An FSDP unit: parameters that are gathered, freed and reduced together (a decoder layer's dense part, its experts,
 // the root). All sharded ones are split over the same group. Collective over the shard group: unshard,
-// reduce_gradients. Async: unshard() posts, wait() completes; value() of the
-//   parameters can be used after wait(). Posted operations of one group are waited for in the order of posting.
+// reduce_gradients, reduce_full_gradients. Async: unshard() posts, wait() completes; value() of the parameters can be
+// used after wait(). Posted operations of one group are waited for in the order of posting.
 // Memory: the unsharded storage lives between unshard() and reshard(); tensors that autograd saved stay valid when it
-// is
-//   gathered again, because it is the same storage with a new buffer.
+// is gathered again, because it is the same storage with a new buffer.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -35,7 +34,8 @@ enum class GatherMode { kPerParameter, kFlat };
 
 class Unit {
  public:
-  Unit(std::string name, std::vector<Parameter*> parameters, GatherMode mode, BufferPool& pool);
+  // Without a pool, what reshard() frees is there for anything: for a unit that is gathered once a step.
+  Unit(std::string name, std::vector<Parameter*> parameters, GatherMode mode, BufferPool* pool);
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
@@ -50,23 +50,26 @@ class Unit {
   void reshard();
   bool is_unsharded() const { return state_ == State::kUnsharded; }
 
-  // Sums the micro-batch's full gradients (value().grad() or full_grad(); none counts as zeros) over the shard group
-  // into the parameters' grad() shards, added to what earlier micro-batches left there, and frees them. Replica groups
-  // are left to finish_reductions().
+  // Sums the micro-batch's full gradients (value().grad(); none counts as zeros) over the shard group into the
+  // parameters' grad() shards, added to what earlier micro-batches left there, and frees them. Those that have a
+  // full_grad() are left to reduce_full_gradients(), replica groups to finish_reductions().
   void reduce_gradients();
+  // Once a step, after the last micro-batch: sums full_grad() over the shard group; grad() is then a part of it.
+  void reduce_full_gradients();
 
  private:
   enum class State { kSharded, kPosted, kUnsharded };
 
   std::vector<comm::GatherPart> gather_parts() const;
   void keep_unsharded_gradient(Parameter& parameter);
+  void reduce(std::vector<comm::ReducePart> parts);
 
   std::string name_;
   std::vector<Parameter*> parameters_;
   std::vector<Parameter*> sharded_;
   comm::Group* group_ = nullptr;
   GatherMode mode_;
-  BufferPool& pool_;
+  BufferPool* pool_;
   State state_ = State::kSharded;
   std::unique_ptr<comm::Work> work_;    // kPerParameter
   std::unique_ptr<FlatGather> gather_;  // kFlat

@@ -64,7 +64,7 @@ TEST_P(UnitTest, GathersTheWholeAndSumsTheParts) {
     for (Parameter* parameter : parameters) fill(*parameter);
 
     BufferPool pool;
-    Unit unit("unit", parameters, mode, pool);
+    Unit unit("unit", parameters, mode, &pool);
     for (int round = 1; round <= 2; ++round) {
       EXPECT_FALSE(unit.is_unsharded() && ranks > 1);
       EXPECT_TRUE(ranks == 1 || !a.is_unsharded());
@@ -105,19 +105,27 @@ INSTANTIATE_TEST_SUITE_P(Modes, UnitTest,
 TEST(Unit, CountsAMissingGradientAsZerosAndTakesFullGradients) {
   comm::run_threads(2, {}, [](comm::World& world) {
     const auto group = world.make_group("shard", everybody(2));
-    Parameter a("a", {4}), b("b", {4});
+    Parameter a("a", {4}), b("b", {4}, {.sums_full_grad = true});
     for (Parameter* parameter : {&a, &b}) {
       parameter->shard(0, group);
       parameter->materialize(at::kFloat);
       fill(*parameter);
     }
-    BufferPool pool;
-    Unit unit("unit", {&a, &b}, GatherMode::kPerParameter, pool);
-    unit.wait();
-    if (world.rank() == 0) b.full_grad().fill_(2.0);
-    unit.reduce_gradients();
-    EXPECT_EQ(a.grad().sum().item<float>(), 0.0F);
-    EXPECT_EQ(b.grad().sum().item<float>(), 4.0F);
+    Unit unit("unit", {&a, &b}, GatherMode::kPerParameter, nullptr);
+    for (int step = 1; step <= 2; ++step) {
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+        unit.wait();
+        if (world.rank() == 0) b.full_grad().add_(step);
+        unit.reshard();  // where a gradient is full is no matter of the weight
+        unit.reduce_gradients();
+        EXPECT_FALSE(b.has_grad());
+      }
+      unit.reduce_full_gradients();
+      EXPECT_EQ(a.grad().sum().item<float>(), 0.0F);
+      EXPECT_EQ(b.grad().sizes(), b.local().sizes());
+      EXPECT_EQ(b.grad().sum().item<float>(), 2.0F * 2.0F * static_cast<float>(step));
+      for (Parameter* parameter : {&a, &b}) parameter->clear_grad();
+    }
   });
 }
 

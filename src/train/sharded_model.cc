@@ -135,14 +135,14 @@ void ShardedModel::make_units(const config::DistConfig& dist) {
     std::vector<shard::Parameter*> experts;
     std::copy_if(all.begin(), all.end(), std::back_inserter(experts), [&](auto* p) { return experts_.contains(p); });
     layer.dense =
-        std::make_unique<shard::Unit>(module->path(), without(all, experts), shard::GatherMode::kPerParameter, pool_);
+        std::make_unique<shard::Unit>(module->path(), without(all, experts), shard::GatherMode::kPerParameter, &pool_);
     if (!experts.empty()) {
-      layer.experts = std::make_unique<shard::Unit>(module->path() + " experts", experts, expert_mode, pool_);
+      layer.experts = std::make_unique<shard::Unit>(module->path() + " experts", experts, expert_mode, &pool_);
     }
     layers_.push_back(std::move(layer));
   }
   root_ =
-      std::make_unique<shard::Unit>("root", without(parameters_, in_layers), shard::GatherMode::kPerParameter, pool_);
+      std::make_unique<shard::Unit>("root", without(parameters_, in_layers), shard::GatherMode::kPerParameter, nullptr);
 
   for (const std::string& pattern : dist.hook_modules) {
     const auto modules = model_->modules();
@@ -164,6 +164,11 @@ void ShardedModel::hook_experts(Layer& layer, const std::vector<std::string>& ho
     }
   }
   layer.module->experts()->add_entry_hook([unit] { unit->wait(); });
+}
+
+void ShardedModel::finish_gradients() {
+  root_->reduce_full_gradients();
+  shard::finish_reductions(parameters_);
 }
 
 void ShardedModel::reshard_all() {

@@ -50,6 +50,8 @@ class ShardedModel {
 
   // Frees every gathered copy: after an update, or when a walk is over.
   void reshard_all();
+  // Completes the step's gradients after its last micro-batch: what is summed once a step, and replicas.
+  void finish_gradients();
 
  private:
   void choose_runtime(const ShardingOptions& options);

@@ -49,6 +49,8 @@ double run_micro_batches(ShardedModel& model, LayerWalk& walk, const Loss& loss,
     LossShare result = loss.compute(model.model().head(), model.runtime(), hidden_TH, batch, normaliser);
     if (base::fault_wants_nan("train.loss", "loss")) result.value = kNaN;
     share += result.value;
+    // The backward needs no weight of the root: its memory is there for gradients.
+    if (&micro_batch == &micro_batches.back()) model.root().reshard();
     walk.backward(result.grad_hidden_TH);
   }
   return share;
@@ -92,7 +94,7 @@ StepResult train_step(ShardedModel& model, LayerWalk& walk, const Loss& loss, Op
   const double share = run_micro_batches(model, walk, loss, micro_batches, totals.weight, options);
   tell(options, -1);
   EXPERTMESH_FAULT_POINT("train.reduce");
-  shard::finish_reductions(parameters);
+  model.finish_gradients();
   poison_gradients_where_asked(parameters);
 
   const auto [total_loss, bad_rank] = agree_on_loss(world, share);

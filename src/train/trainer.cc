@@ -95,8 +95,7 @@ class Trainer {
   // The reductions of a step once, with zero gradients: connections are made before the clock starts, and a mesh that
   // cannot work fails here.
   void warm_up() {
-    for (shard::Parameter* parameter : model_.parameters()) parameter->ensure_grad();
-    shard::finish_reductions(model_.parameters());
+    model_.finish_gradients();
     shard::global_gradient_norm(model_.parameters(), meshes_->world());
     for (shard::Parameter* parameter : model_.parameters()) parameter->clear_grad();
   }

@@ -37,7 +37,7 @@ void add_rows(const at::Tensor& sum, const at::Tensor& ids, const at::Tensor& ro
 }  // namespace
 
 TokenEmbedding::TokenEmbedding(std::string path, int64_t vocab, int64_t hidden)
-    : Embedding(std::move(path)), table_(add_parameter("weight", {vocab, hidden})) {}
+    : Embedding(std::move(path)), table_(add_parameter("weight", {vocab, hidden}, {.sums_full_grad = true})) {}
 
 at::Tensor TokenEmbedding::forward(const at::Tensor& ids_T) const {
   enter();
@@ -53,7 +53,7 @@ LanguageModelHead::LanguageModelHead(const std::string& norm_path, const std::st
                                      int64_t hidden, const NormOptions& norm, shard::Parameter* tied)
     : Head(table_path), norm_(norm_path, hidden, norm), table_(tied) {
   add_child(norm_);
-  if (table_ == nullptr) table_ = &add_parameter("weight", {vocab, hidden});
+  if (table_ == nullptr) table_ = &add_parameter("weight", {vocab, hidden}, {.sums_full_grad = true});
 }
 
 Head::LossResult LanguageModelHead::loss(const at::Tensor& hidden_TH, const TokenBatch& batch, const Runtime& runtime,
