@@ -8,11 +8,12 @@ Run it with the python that tests/golden/setup_reference.sh prints. Each round r
 of the machine meets all of them:
   hf        transformers, one process, 2 threads, AdamW on bf16 weights
   hf-fsdp2  the same as 2 processes with torch FSDP2 over Gloo
-  ours      expertmesh, 2 rank threads, `master_weights: none` (the same numerics), recompute off
+  ours      expertmesh, 2 rank threads, `master_weights: none` (the same numerics), recompute off, the dispatcher that `auto` takes
   ours-fp32 the same with fp32 master weights (our default)
+  ours-re   as ours, with activation recompute
 All train on the same rows in the same order. Reported are the medians over the rounds of each run's best step, the peak of
 resident memory, the losses' largest difference, and the time from exec to the first logged step of a tiny model. --page writes the result as
-Markdown. `key=value` are keys of ours, e.g. dist_config.ep_size=1.
+Markdown. `key=value` are keys of ours, e.g. dist_config.ep_dispatcher=mc2.
 """
 import argparse
 import json
@@ -27,15 +28,13 @@ import peer
 from peer import run
 
 TOKENS, BATCH, VOCAB = 512, 4, 151936
-# kind -> how its bench-size model reads, and what is asked of the four ratios: tokens/s against hf and hf-fsdp2, memory of ours and
-# of ours-fp32 against hf.
-MODELS = {
-    "qwen3_moe": ("Qwen3-MoE, hidden 512, 8 layers, 64 experts, top-8, expert width 192, vocabulary 151,936 (tied), bf16", (2.0, 2.5, 0.5, 0.8)),
-    "qwen3_5_moe_text": ("Qwen3.5-MoE, hidden 512, 8 layers (2 of full attention), 64 experts, top-8, expert and shared width 128, vocabulary 151,936 "
-                         "(tied), bf16", (3.0, 3.7, 0.5, 0.8)),
+MODELS = {  # kind -> how its bench-size model reads
+    "qwen3_moe": "Qwen3-MoE, hidden 512, 8 layers, 64 experts, top-8, expert width 192, vocabulary 151,936 (tied), bf16",
+    "qwen3_5_moe_text": "Qwen3.5-MoE, hidden 512, 8 layers (2 of full attention), 64 experts, top-8, expert and shared width 128, vocabulary 151,936 "
+                        "(tied), bf16",
 }
-RATIOS = [("tokens/s against hf", "ours", "hf", "tokens_per_s"), ("tokens/s against hf-fsdp2", "ours", "hf-fsdp2", "tokens_per_s"),
-          ("memory of ours against hf", "ours", "hf", "peak_rss_mib"), ("memory of ours-fp32 against hf", "ours-fp32", "hf", "peak_rss_mib")]
+RATIOS = [("tokens/s against hf", "ours", "hf", "tokens_per_s", 3.0), ("tokens/s against hf-fsdp2", "ours", "hf-fsdp2", "tokens_per_s", 3.7),
+          ("memory of ours against hf", "ours", "hf", "peak_rss_mib", 0.4), ("memory of ours-fp32 against hf", "ours-fp32", "hf", "peak_rss_mib", 0.7)]
 
 
 def make_rows(folder, name, count, tokens, vocab):
@@ -61,7 +60,8 @@ def settings_of(model, info, out, steps, overrides):
     settings = {"model": model, "train_dataset": info, "output_dir": out, "shuffle": "false", "bf16": "true",
                 "micro_batch_size": "2", "global_batch_size": str(BATCH), "max_steps": str(steps), "logging_steps": "1",
                 "cutoff_len": str(TOKENS), "learning_rate": "1e-4", "enable_activation_checkpointing": "false",
-                "dist_config.name": "fsdpturbo", "dist_config.ep_size": "2", "optim_config.name": "adamw"}
+                "dist_config.name": "fsdpturbo", "dist_config.ep_size": "2", "dist_config.ep_dispatcher": "auto",
+                "optim_config.name": "adamw", "optim_config.master_weights": "none"}
     settings.update(word.split("=", 1) for word in overrides)
     return settings
 
@@ -78,17 +78,19 @@ def write_config(path, settings):
             file.writelines("%s%s: %s\n" % ("  " if section else "", name, value) for name, value in pairs)
 
 
-def time_ours(program, model, info, folder, steps, master_weights, overrides):
+def time_ours(program, model, info, folder, steps, overrides):
     out = os.path.join(folder, "out")
     config = os.path.join(folder, "sft.yaml")
-    write_config(config, settings_of(model, info, out, steps,
-                                     ["optim_config.master_weights=" + master_weights, *overrides]))
+    write_config(config, settings_of(model, info, out, steps, overrides))
     _, peak = run([program, "sft", config, "--ranks", "2"])
     with open(os.path.join(out, "trainer_log.jsonl")) as file:
         log = [json.loads(line) for line in file]
+    with open(os.path.join(out, "config.resolved.yaml")) as file:
+        dispatcher = next(line.split()[1] for line in file if line.strip().startswith("ep_dispatcher:"))
     run(["rm", "-rf", out])
     best = min(row["step_s"] for row in log[1:])
-    return dict(tokens_per_s=BATCH * TOKENS / best, losses=[row["loss"] for row in log], peak_rss_mib=peak)
+    return dict(tokens_per_s=BATCH * TOKENS / best, losses=[row["loss"] for row in log], peak_rss_mib=peak,
+                dispatcher=dispatcher)
 
 
 def time_start(program, folder):
@@ -99,7 +101,7 @@ def time_start(program, folder):
     for attempt in range(5):
         out = os.path.join(folder, "start%d" % attempt)
         config = os.path.join(folder, "start.yaml")
-        settings = settings_of(model, info, out, 1, ["micro_batch_size=1", "global_batch_size=2"])
+        settings = settings_of(model, info, out, 1, ["micro_batch_size=1", "global_batch_size=2", "dist_config.ep_dispatcher=eager"])
         write_config(config, settings)
         log = os.path.join(out, "trainer_log.jsonl")
         begin = time.perf_counter()
@@ -120,22 +122,24 @@ def summarise(rounds):
         runs = [one[name] for one in rounds]
         result[name] = {key: statistics.median(run[key] for run in runs) for key in ("tokens_per_s", "peak_rss_mib")}
         result[name]["losses"] = runs[-1]["losses"]
+        result[name]["dispatchers"] = sorted({run["dispatcher"] for run in runs if "dispatcher" in run})
     return result
 
 
 def page_of(result, start_s, arguments):
     lines = peer.page_head("Against Hugging Face transformers: " + arguments.kind, arguments.expertmesh) + [
-             "* Model: %s." % MODELS[arguments.kind][0],
+             "* Model: %s." % MODELS[arguments.kind],
              "* Work: full-parameter AdamW, %d sequences of %d tokens a step, %d steps, the best of all but the first; "
              "medians of %d interleaved rounds." % (BATCH, TOKENS, arguments.steps, arguments.rounds),
              "* Peer: %s, grouped_mm experts, SDPA attention." % peer.PEER,
-             "* Settings of ours beside the script's: %s." % (" ".join(arguments.overrides) or "none"), "",
+             "* Settings of ours beside the script's: %s." % (" ".join(arguments.overrides) or "none"),
+             "* `ep_dispatcher: auto` took: %s." % ", ".join(sorted({d for row in result.values() for d in row["dispatchers"]})), "",
              "| run | tokens/s | peak memory, MiB | loss of the first and last step |", "|---|---|---|---|"]
     for name, row in result.items():
         lines.append("| %s | %.0f | %.0f | %.4f, %.4f |" % (name, row["tokens_per_s"], row["peak_rss_mib"],
                                                             row["losses"][0], row["losses"][-1]))
     lines += ["", "| goal | reached | wanted |", "|---|---|---|"]
-    for (text, ours, theirs, key), wanted in zip(RATIOS, MODELS[arguments.kind][1], strict=True):
+    for text, ours, theirs, key, wanted in RATIOS:
         ratio = result[ours][key] / result[theirs][key]
         lines.append("| %s | %.2fx | %s %.1fx |" % (text, ratio, "at least" if key == "tokens_per_s" else "at most", wanted))
     lines.append("| exec to first logged step, tiny model | %.2f s | under 1 s |" % start_s)
@@ -157,13 +161,16 @@ def main():
         model = peer.make_model(folder, arguments.kind, "bench")
         rows, info = make_rows(folder, "rows", BATCH * arguments.steps, TOKENS, VOCAB)
         start_s = time_start(arguments.expertmesh, folder)
+
+        def ours(*keys):
+            return lambda: time_ours(arguments.expertmesh, model, info, folder, arguments.steps, [*keys, *arguments.overrides])
+
         contenders = {
             "hf": lambda: time_hf(model, rows, arguments.steps, 1),
-            "ours": lambda: time_ours(arguments.expertmesh, model, info, folder, arguments.steps, "none",
-                                      arguments.overrides),
+            "ours": ours(),
             "hf-fsdp2": lambda: time_hf(model, rows, arguments.steps, 2),
-            "ours-fp32": lambda: time_ours(arguments.expertmesh, model, info, folder, arguments.steps, "fp32",
-                                           arguments.overrides),
+            "ours-fp32": ours("optim_config.master_weights=fp32"),
+            "ours-re": ours("enable_activation_checkpointing=true"),
         }
         rounds = []
         for number in range(arguments.rounds):
