@@ -13,7 +13,10 @@ constexpr uint32_t kBf16Tiles = (1U << 22) | (1U << 24);  // leaf 7, edx: AMX-BF
 constexpr uint32_t kTileState = (1U << 17) | (1U << 18);  // XCR0: configuration and data
 
 bool processor_has_amx() {
-  if (processor_isa() != Isa::kAvx512 || !__builtin_cpu_supports("avx512bf16")) return false;
+  const bool has_vectors = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                           __builtin_cpu_supports("avx512bf16");
+  if (!has_vectors) return false;
   uint32_t a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsSavesState) == 0) return false;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16Tiles) != kBf16Tiles) return false;

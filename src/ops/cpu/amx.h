@@ -29,11 +29,10 @@ std::string_view amx_state_text(AmxState state);
 // What the first call of amx_state() finds; `ask_permission` is called where the processor has tiles.
 AmxState find_amx_state(bool processor_has_it, bool (*ask_permission)());
 
-constexpr int64_t kTileSide = 16;       // rows of a tile, and its columns of 32 bits
-constexpr int64_t kTileRowBytes = 64;   // 16 fp32, or 32 bf16
-constexpr int64_t kTileDepth = 32;      // bf16 of a row
-constexpr int64_t kTileElements = 512;  // bf16 of a tile
-constexpr int64_t kTileFloats = 256;    // fp32 of a tile
+constexpr int64_t kAmxRows = 16;      // rows of a tile, and its columns of 32 bits
+constexpr int64_t kAmxRowBytes = 64;  // 16 fp32, or 32 bf16
+constexpr int64_t kAmxDepth = 32;     // bf16 of a row
+constexpr int64_t kAmxTileBytes = kAmxRows * kAmxRowBytes;
 
 // As LDTILECFG reads it.
 struct alignas(64) TileConfig {
@@ -49,11 +48,14 @@ static_assert(sizeof(TileConfig) == 64);
 constexpr TileConfig whole_tiles() {
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) {
-    config.row_bytes[tile] = kTileRowBytes;
-    config.rows[tile] = kTileSide;
+    config.row_bytes[tile] = kAmxRowBytes;
+    config.rows[tile] = kAmxRows;
   }
   return config;
 }
+
+// bf16 as bits.
+using TwoRounded [[gnu::may_alias]] = uint16_t __attribute__((vector_size(64)));
 
 // Tile numbers are part of the instructions, so they are template arguments. Strides are in bytes.
 struct AmxTiles {
@@ -77,6 +79,18 @@ struct AmxTiles {
   EXPERTMESH_INLINE static void multiply_add() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
   }
+
+  // Sixteen elements of `low`, then sixteen of `high`, rounded to nearest even.
+  EXPERTMESH_INLINE static TwoRounded round(Vec low, Vec high) {
+    TwoRounded rounded;
+    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded) : "v"(low), "v"(high));
+    return rounded;
+  }
+  // To a cache line of its own, around the caches; finish_stores() before another thread may read it.
+  EXPERTMESH_INLINE static void store_around(void* to, TwoRounded v) {
+    asm volatile("vmovntdq %1, %0" : "=m"(*static_cast<TwoRounded*>(to)) : "v"(v));
+  }
+  EXPERTMESH_INLINE static void finish_stores() { asm volatile("sfence" : : : "memory"); }
 };
 
 // Tiles of this thread are configured while it lives.

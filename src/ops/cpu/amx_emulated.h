@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "ops/cpu/amx.h"
 
 namespace expertmesh::ops::cpu {
@@ -23,7 +24,7 @@ class TileFile {
     for (int tile = 0; tile < 16; ++tile) {
       const int rows = config.rows[tile], bytes = config.row_bytes[tile];
       EXPERTMESH_CHECK((rows == 0) == (bytes == 0), "tile {} has {} rows of {} bytes", tile, rows, bytes);
-      EXPERTMESH_CHECK(rows <= (tile < 8 ? kTileSide : 0) && bytes <= kTileRowBytes, "tile {} has {} rows of {} bytes",
+      EXPERTMESH_CHECK(rows <= (tile < 8 ? kAmxRows : 0) && bytes <= kAmxRowBytes, "tile {} has {} rows of {} bytes",
                        tile, rows, bytes);
     }
     config_ = config;
@@ -96,7 +97,7 @@ class TileFile {
   EXPERTMESH_INLINE void multiply_add_rows(int c, int a, int b) {
     const int pairs = config_.row_bytes[a] / 4, columns = config_.row_bytes[c] / 4;
     for (int m = 0; m < config_.rows[c]; ++m) {
-      float sums[kTileSide][2] = {};
+      float sums[kAmxRows][2] = {};
       for (int k = 0; k < pairs; ++k) {
         for (int n = 0; n < columns; ++n) {
           for (int half = 0; half < 2; ++half) {
@@ -117,7 +118,7 @@ class TileFile {
 
   TileConfig config_;
   bool is_configured_ = false;
-  unsigned char data_[8][kTileSide][kTileRowBytes] = {};
+  unsigned char data_[8][kAmxRows][kAmxRowBytes] = {};
 };
 
 inline TileFile& tile_file() {
@@ -144,6 +145,20 @@ struct EmulatedTiles {
   static void multiply_add() {
     tile_file().multiply_add(kC, kA, kB);
   }
+
+  static TwoRounded round(Vec low, Vec high) {
+    TwoRounded rounded;
+    for (int i = 0; i < kLanes; ++i) {
+      rounded[i] = base::float_to_bf16(low[i]);
+      rounded[kLanes + i] = base::float_to_bf16(high[i]);
+    }
+    return rounded;
+  }
+  static void store_around(void* to, TwoRounded v) {
+    EXPERTMESH_CHECK(reinterpret_cast<uintptr_t>(to) % sizeof v == 0, "{}", to);
+    std::memcpy(to, &v, sizeof v);
+  }
+  static void finish_stores() {}
 };
 
 }  // namespace expertmesh::ops::cpu

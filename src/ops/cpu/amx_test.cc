@@ -22,9 +22,9 @@ Half half(float x) { return base::float_to_bf16(x); }
 
 // A [rows, pairs * 2] and B [pairs, columns * 2], packed as one tile each; C starts at 1.
 struct Product {
-  int rows = kTileSide, pairs = kTileSide, columns = kTileSide;
-  Half a[kTileSide][32] = {}, b[kTileSide][32] = {};
-  float c[kTileSide][kTileSide] = {};
+  int rows = kAmxRows, pairs = kAmxRows, columns = kAmxRows;
+  Half a[kAmxRows][32] = {}, b[kAmxRows][32] = {};
+  float c[kAmxRows][kAmxRows] = {};
 
   TileConfig config() const {
     TileConfig result;
@@ -83,8 +83,8 @@ TEST(AmxEmulated, SumsOfProducts) {
     product.rows = rows, product.pairs = pairs, product.columns = columns;
     const Product before = product;
     product.run<EmulatedTiles>();
-    for (int m = 0; m < kTileSide; ++m) {
-      for (int n = 0; n < kTileSide; ++n) {
+    for (int m = 0; m < kAmxRows; ++m) {
+      for (int n = 0; n < kAmxRows; ++n) {
         double sum = 1.0;
         for (int k = 0; k < 2 * pairs; ++k) {
           sum += static_cast<double>(base::bf16_to_float(before.a[m][k])) *
