@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "ops/cpu/vec.h"
@@ -93,17 +94,37 @@ struct AmxTiles {
   EXPERTMESH_INLINE static void finish_stores() { asm volatile("sfence" : : : "memory"); }
 };
 
-// Tiles of this thread are configured while it lives.
+// Tiles of this thread are configured while it lives. One within another costs nothing: whoever runs many products
+// without a library's between them keeps one around them.
 template <typename Engine>
 class TileScope {
  public:
-  EXPERTMESH_INLINE TileScope() { Engine::configure(config_); }
-  EXPERTMESH_INLINE ~TileScope() { Engine::release(); }
+  EXPERTMESH_INLINE TileScope() {
+    if (depth()++ == 0) Engine::configure(config_);
+  }
+  EXPERTMESH_INLINE ~TileScope() {
+    if (--depth() == 0) Engine::release();
+  }
   TileScope(const TileScope&) = delete;
   TileScope& operator=(const TileScope&) = delete;
 
  private:
   static constexpr TileConfig config_ = whole_tiles();
+  static int& depth() {
+    static thread_local int depth = 0;
+    return depth;
+  }
+};
+
+// The same where the processor has AMX, else nothing.
+class AmxScope {
+ public:
+  AmxScope() {
+    if (has_amx()) scope_.emplace();
+  }
+
+ private:
+  std::optional<TileScope<AmxTiles>> scope_;
 };
 
 }  // namespace expertmesh::ops::cpu

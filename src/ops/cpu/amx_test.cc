@@ -190,6 +190,18 @@ TEST_F(RunsTileInstructions, EqualTheEmulatedOnes) {
   }
 }
 
+TEST(TileScope, ConfiguresOnceAndReleasesOnce) {
+  {
+    const TileScope<EmulatedTiles> outer;
+    {
+      const TileScope<EmulatedTiles> inner;
+      EmulatedTiles::zero<7>();
+    }
+    EXPECT_TRUE(tile_file().is_configured());
+  }
+  EXPECT_FALSE(tile_file().is_configured());
+}
+
 TEST(AmxState, AsksOnlyWhereTheProcessorHasIt) {
   EXPECT_EQ(find_amx_state(true, [] { return true; }), AmxState::kUsable);
   EXPECT_EQ(find_amx_state(true, [] { return false; }), AmxState::kRefused);
