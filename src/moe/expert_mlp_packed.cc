@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 experts on CPUs with AVX-512 BF16 or AVX2, on our own products (ops/cpu/expert_gemm.h). Rows are read from and
-// written to where they are; blocks of rows pass through both products while they sit in the cache; nothing is prepared
-// for a shape, so loads that change from step to step cost nothing extra.
+// bf16 experts on our own products (ops/cpu/expert_gemm.h). Rows and weights are read from and written to where they
+// are; blocks of rows pass through both products while they sit in the cache; nothing is prepared for a shape, so loads
+// that change from step to step cost nothing extra.
 #include <algorithm>
 
 #include "moe/expert_mlp.h"
 #include "moe/expert_tasks.h"
 #include "ops/cpu/expert_act.h"
 #include "ops/cpu/expert_gemm.h"
-#include "ops/cpu/swiglu.h"
 #include "ops/new_tensor.h"
 #include "ops/raw.h"
 
@@ -16,10 +15,9 @@ namespace expertmesh::moe {
 namespace {
 
 using ops::cpu::Bf16;
-using ops::cpu::IndexedRows;
-using ops::cpu::Packed;
 
-constexpr int64_t kBlockRows = 96;  // 16 tiles; activations of a block stay in the second cache level
+constexpr int64_t kBlockRows = 256;                 // of a backward, whose activations stay in the second cache level
+constexpr int64_t kCacheBytes = int64_t{16} << 20;  // larger results have left the caches before they are read again
 
 struct Shape {
   int64_t hidden, width;
@@ -36,55 +34,45 @@ const Bf16* expert_slice(const at::Tensor& weights, int64_t expert) {
   return ops::raw<Bf16>(weights) + expert * weights.stride(0);
 }
 
-// Calls body(first row of the block within the task, rows of it).
-template <typename Body>
-void for_each_block(const ExpertTask& task, const Body& body) {
-  for (int64_t first = 0; first < task.rows; first += kBlockRows) body(first, std::min(kBlockRows, task.rows - first));
-}
-
-class ForwardWorker {
- public:
-  ForwardWorker(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights, const ExpertForward& result)
-      : rows_(rows),
-        weights_(weights),
-        shape_(weights),
-        x_(ops::raw<Bf16>(x)),
-        y_(ops::mutable_raw<Bf16>(result.y_RH)),
-        x_stride_(x.stride(0)),
-        y_stride_(result.y_RH.stride(0)),
-        gate_up_(ops::mutable_raw<Bf16>(result.gate_up_R2I)),
-        act_(ops::new_tensor({kBlockRows, shape_.width}, at::kBFloat16)) {}
-
-  void operator()(const ExpertTask& task) {
-    if (task.rows == 0) return;
-    const auto [hidden, width] = shape_;
-    packed_gate_up_.pack_transposed(expert_slice(weights_.gate_up_proj, task.expert), hidden, 2 * width, hidden);
-    packed_down_.pack_transposed(expert_slice(weights_.down_proj, task.expert), width, hidden, width);
-    Bf16* act = ops::mutable_raw<Bf16>(act_);
-    for_each_block(task, [&](int64_t first, int64_t rows) {
-      const int64_t row = task.begin + first;
-      Bf16* gate_up = gate_up_ + row * 2 * shape_.width;
-      expert_gemm({x_, x_stride_, rows_.in_rows.data() + row}, rows, packed_gate_up_, {gate_up, 2 * shape_.width});
-      ops::cpu::swiglu_forward(gate_up, gate_up + shape_.width, act,
-                               {rows, shape_.width, 2 * shape_.width, shape_.width});
-      expert_gemm({act, shape_.width}, rows, packed_down_, {y_, y_stride_, rows_.out_rows.data() + row});
-    });
-  }
-
- private:
-  const ExpertRows& rows_;
-  const ExpertWeights& weights_;
-  Shape shape_;
-  const Bf16* x_;
-  Bf16* y_;
-  int64_t x_stride_, y_stride_;
-  Bf16* gate_up_;
-  at::Tensor act_;
-  Packed packed_gate_up_, packed_down_;
-};
+at::Tensor new_scratch(int64_t elements) { return ops::new_tensor({elements}, at::kBFloat16); }
 
 void forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights, const ExpertForward& result) {
-  for_each_expert(rows, [&] { return ForwardWorker(x, rows, weights, result); });
+  const Shape shape(weights);
+  const bool is_read_late =
+      rows.num_rows() * (shape.hidden + 2 * shape.width) * static_cast<int64_t>(sizeof(Bf16)) > kCacheBytes;
+  const int64_t scratch_size = ops::cpu::expert_forward_scratch(shape.hidden, shape.width, most_rows(rows));
+  for_each_expert(rows, [&] {
+    return [&, scratch = new_scratch(scratch_size)](const ExpertTask& task) {
+      ops::cpu::expert_forward({
+          .hidden = shape.hidden,
+          .width = shape.width,
+          .gate_up_proj = expert_slice(weights.gate_up_proj, task.expert),
+          .down_proj = expert_slice(weights.down_proj, task.expert),
+          .rows = task.rows,
+          .x = {ops::raw<Bf16>(x), x.stride(0), rows.in_rows.data() + task.begin},
+          .gate_up = {ops::mutable_raw<Bf16>(result.gate_up_R2I) + task.begin * 2 * shape.width, 2 * shape.width,
+                      nullptr},
+          .y = {ops::mutable_raw<Bf16>(result.y_RH), result.y_RH.stride(0), rows.out_rows.data() + task.begin},
+          .is_read_late = is_read_late,
+          .scratch = ops::mutable_raw<Bf16>(scratch),
+      });
+    };
+  });
+}
+
+// Elements of scratch memory that one expert's backward takes at most.
+int64_t backward_scratch(const ExpertBackwardInput& in, int64_t max_rows) {
+  const auto [hidden, width] = Shape(in.weights);
+  int64_t size = 0;
+  if (in.does_rows()) {
+    size = std::max(ops::cpu::expert_input_grad_scratch(width, hidden),
+                    ops::cpu::expert_input_grad_scratch(hidden, 2 * width));
+  }
+  if (in.does_weights()) {
+    size = std::max({size, ops::cpu::expert_weight_grad_scratch(hidden, width, max_rows),
+                     ops::cpu::expert_weight_grad_scratch(2 * width, hidden, max_rows)});
+  }
+  return size;
 }
 
 class BackwardWorker {
@@ -93,45 +81,63 @@ class BackwardWorker {
       : in_(in),
         grads_(grads),
         shape_(in.weights),
-        grad_act_(ops::new_tensor({kBlockRows, shape_.width}, at::kBFloat16)),
+        grad_act_(ops::new_tensor({std::min(kBlockRows, max_rows), shape_.width}, at::kBFloat16)),
         acts_(in.half == ExpertHalf::kBoth ? new_act_grads(in.weights, max_rows, in.needs) : *in.acts),
+        scratch_(new_scratch(backward_scratch(in, max_rows))),
         is_of_all_rows_(in.half != ExpertHalf::kBoth) {}
 
   void operator()(const ExpertTask& task) {
-    if (in_.does_rows() && task.rows > 0) run_rows(task);
+    if (in_.does_rows()) {
+      for (int64_t first = 0; first < task.rows; first += kBlockRows) {
+        run_rows(task, first, std::min(kBlockRows, task.rows - first));
+      }
+    }
     if (!in_.does_weights()) return;
-    if (in_.needs.down_proj) down_proj(task);
-    if (in_.needs.gate_up_proj) gate_up_proj(task);
+    if (in_.needs.down_proj) {
+      weight_grad(task, grad_y(task), acts_rows(task, acts_.weighted_act_RI), grads_.down_proj);
+    }
+    if (in_.needs.gate_up_proj) {
+      weight_grad(task, acts_rows(task, acts_.grad_gate_up_R2I),
+                  {ops::raw<Bf16>(in_.x), in_.x.stride(0), in_.rows.in_rows.data() + task.begin}, grads_.gate_up_proj);
+    }
   }
 
  private:
-  const int64_t* grad_rows(const ExpertTask& task) const { return in_.rows.grads_from(task.begin); }
-  const int64_t* out_rows(const ExpertTask& task) const { return in_.rows.out_rows.data() + task.begin; }
-  const int64_t* act_rows(const ExpertTask& task) const {
-    return in_.rows.act_rows.empty() ? nullptr : in_.rows.act_rows.data() + task.begin;
+  using Rows = ops::cpu::IndexedRows<const Bf16>;
+
+  Rows grad_y(const ExpertTask& task) const {
+    return {ops::raw<Bf16>(in_.grad_y), in_.grad_y.stride(0), in_.rows.grads_from(task.begin)};
   }
-  // Where the rows of the expert begin in one of acts_; with a list of rows it counts from the start.
+  // The expert's rows in one of acts_; with a list of rows it counts from the start.
+  Rows acts_rows(const ExpertTask& task, const at::Tensor& acts) const {
+    return {acts_of(task, acts), acts.size(1),
+            in_.rows.act_rows.empty() ? nullptr : in_.rows.act_rows.data() + task.begin};
+  }
   Bf16* acts_of(const ExpertTask& task, const at::Tensor& acts) const {
     const bool has_own_place = is_of_all_rows_ && in_.rows.act_rows.empty();
     return ops::mutable_raw<Bf16>(acts) + (has_own_place ? task.begin * acts.size(1) : 0);
   }
 
-  // Gradient of the activations and of x, block by block.
-  void run_rows(const ExpertTask& task) {
+  // Gradient of the activations and of x, for some rows of the expert.
+  void run_rows(const ExpertTask& task, int64_t first, int64_t rows) {
     const auto [hidden, width] = shape_;
-    packed_.pack(expert_slice(in_.weights.down_proj, task.expert), width, nullptr, width, hidden);
-    if (in_.needs.x) {
-      packed_x_.pack(expert_slice(in_.weights.gate_up_proj, task.expert), hidden, nullptr, hidden, 2 * width);
-    }
-    for_each_block(task, [&](int64_t first, int64_t rows) {
-      expert_gemm({ops::raw<Bf16>(in_.grad_y), in_.grad_y.stride(0), grad_rows(task) + first}, rows, packed_,
-                  {ops::mutable_raw<Bf16>(grad_act_), shape_.width});
-      act(task, first, rows);
-      if (in_.needs.x) {
-        expert_gemm({acts_of(task, acts_.grad_gate_up_R2I) + first * 2 * shape_.width, 2 * shape_.width}, rows,
-                    packed_x_, {ops::mutable_raw<Bf16>(grads_.x_RH), grads_.x_RH.stride(0), out_rows(task) + first});
-      }
-    });
+    ops::cpu::expert_input_grad({.a = grad_y(task).from(first),
+                                 .weights = expert_slice(in_.weights.down_proj, task.expert),
+                                 .c = {ops::mutable_raw<Bf16>(grad_act_), width, nullptr},
+                                 .rows = rows,
+                                 .columns = width,
+                                 .depth = hidden,
+                                 .scratch = ops::mutable_raw<Bf16>(scratch_)});
+    act(task, first, rows);
+    if (!in_.needs.x) return;
+    ops::cpu::expert_input_grad({.a = {acts_of(task, acts_.grad_gate_up_R2I) + first * 2 * width, 2 * width, nullptr},
+                                 .weights = expert_slice(in_.weights.gate_up_proj, task.expert),
+                                 .c = {ops::mutable_raw<Bf16>(grads_.x_RH), grads_.x_RH.stride(0),
+                                       in_.rows.out_rows.data() + task.begin + first},
+                                 .rows = rows,
+                                 .columns = hidden,
+                                 .depth = 2 * width,
+                                 .scratch = ops::mutable_raw<Bf16>(scratch_)});
   }
 
   void act(const ExpertTask& task, int64_t first, int64_t rows) {
@@ -153,20 +159,15 @@ class BackwardWorker {
   }
 
   // Sums over the expert's rows; without any, zeros.
-  void down_proj(const ExpertTask& task) {
-    const auto [hidden, width] = shape_;
-    packed_.pack(ops::raw<Bf16>(in_.grad_y), in_.grad_y.stride(0), grad_rows(task), hidden, task.rows);
-    packed_x_.pack(acts_of(task, acts_.weighted_act_RI), width, act_rows(task), width, task.rows);
-    expert_gemm_transposed(packed_, packed_x_, ops::mutable_raw<Bf16>(grads_.down_proj) + task.expert * hidden * width,
-                           width);
-  }
-
-  void gate_up_proj(const ExpertTask& task) {
-    const auto [hidden, width] = shape_;
-    packed_.pack(acts_of(task, acts_.grad_gate_up_R2I), 2 * width, act_rows(task), 2 * width, task.rows);
-    packed_x_.pack(ops::raw<Bf16>(in_.x), in_.x.stride(0), in_.rows.in_rows.data() + task.begin, hidden, task.rows);
-    expert_gemm_transposed(packed_, packed_x_,
-                           ops::mutable_raw<Bf16>(grads_.gate_up_proj) + task.expert * 2 * width * hidden, hidden);
+  void weight_grad(const ExpertTask& task, Rows left, Rows right, const at::Tensor& grads) {
+    ops::cpu::expert_weight_grad({.left = left,
+                                  .right = right,
+                                  .c = ops::mutable_raw<Bf16>(grads) + task.expert * grads.size(1) * grads.size(2),
+                                  .rows = task.rows,
+                                  .m = grads.size(1),
+                                  .n = grads.size(2),
+                                  .is_read_late = static_cast<int64_t>(grads.nbytes()) > kCacheBytes,
+                                  .scratch = ops::mutable_raw<Bf16>(scratch_)});
   }
 
   const ExpertBackwardInput& in_;
@@ -174,8 +175,8 @@ class BackwardWorker {
   Shape shape_;
   at::Tensor grad_act_;  // of a block
   ExpertActGrads acts_;  // of the expert's rows; of all rows where the halves are called one by one
+  at::Tensor scratch_;
   bool is_of_all_rows_;
-  Packed packed_, packed_x_;
 };
 
 void backward(const ExpertBackwardInput& in, const ExpertGrads& grads) {

@@ -43,8 +43,33 @@ EXPERTMESH_INLINE void backward(const ExpertActBackward<T>& args) {
   }
 }
 
+// As bf16, in the lower halves.
+EXPERTMESH_INLINE UintVec rounded_bits(Vec v) {
+  uint16_t lanes[kLanes];
+  store(reinterpret_cast<Bf16*>(lanes), v);
+  return load_bits(lanes, kLanes);
+}
+
+EXPERTMESH_INLINE UintVec swiglu_bits(const SwigluColumns& args, int64_t row, int64_t column, int64_t n) {
+  const Vec g = load(args.gate + row * args.stride + column, n), u = load(args.up + row * args.stride + column, n);
+  return rounded_bits(g * (1.0F / (1.0F + exp(-g))) * u);
+}
+
+EXPERTMESH_INLINE void columns_forward(const SwigluColumns& args) {
+  for (int64_t column = 0; column < args.columns; column += kLanes) {
+    const int64_t n = lanes_at(column, args.columns);
+    uint32_t* to = args.act + column / kLanes * args.act_block;
+    for (int64_t row = 0; row < args.rows; row += 2, to += kLanes) {
+      UintVec pairs = swiglu_bits(args, row, column, n);
+      if (row + 1 < args.rows) pairs |= swiglu_bits(args, row + 1, column, n) << 16;
+      std::memcpy(to, &pairs, sizeof pairs);
+    }
+  }
+}
+
 }  // namespace
 
+EXPERTMESH_CPU_KERNEL(void, swiglu_columns, (const SwigluColumns& args), columns_forward, (args))
 EXPERTMESH_CPU_KERNEL(void, expert_act_backward, (const ExpertActBackward<float>& args), backward, (args))
 EXPERTMESH_CPU_KERNEL(void, expert_act_backward, (const ExpertActBackward<Bf16>& args), backward, (args))
 

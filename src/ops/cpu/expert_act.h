@@ -27,6 +27,19 @@ struct ExpertActBackward {
   int64_t width = 0;
 };
 
+// silu(gate) * up where tokens are the columns, as the packed operand of the next product (expert_kernels.h).
+struct SwigluColumns {
+  const Bf16* gate = nullptr;  // `rows` rows of `columns` elements
+  const Bf16* up = nullptr;
+  int64_t stride = 0;  // of both
+  int64_t rows = 0;
+  int64_t columns = 0;
+  uint32_t* act = nullptr;  // the first row's pair in the first block of columns
+  int64_t act_block = 0;    // from one block to the next
+};
+
+void swiglu_columns(const SwigluColumns& args);
+
 void expert_act_backward(const ExpertActBackward<float>& args);
 void expert_act_backward(const ExpertActBackward<Bf16>& args);
 

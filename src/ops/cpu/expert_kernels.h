@@ -15,20 +15,21 @@
 
 namespace expertmesh::ops::cpu {
 
-// Memory that is needed next: `rows` pieces of `bytes`, `stride` bytes apart. A hint that a product may leave alone.
-struct NeededNext {
-  const std::byte* first = nullptr;
+// The operand of the next product: packed when this one is done, by whatever way costs least beside it.
+struct PackedNext {
+  const Bf16* rows = nullptr;  // `depth` rows of `columns` elements
   int64_t stride = 0;
-  int64_t bytes = 0;
-  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t depth = 0;
+  uint32_t* out = nullptr;  // not the operand of this one
 };
 
 // c[r, n] = sum_k a[r, k] b[k, n] for r < rows, n < columns: fp32 sums, rounded once to nearest even. Rows of a are not
 // read past `depth`, rows of c not written past `columns`; both may begin at any element. Depth 0 gives zeros.
 // An element is the sum over k in one order, whatever rows, columns and lists are: rows that come in pieces give the
 // same bits as together.
-// The shapes that matter: a = kernel's panel_rows of weights as they are stored, b = 16 to 64 tokens, depth some
-// thousand; a = some hundred rows of tokens, b = 64 to 256 columns of weights; for gradients of weights depth = tokens.
+// The shapes that matter: a = kernel's panel_rows of weights as they are stored, b = 16 to 256 tokens, depth some
+// thousand; a = up to 256 rows of tokens, b = 64 columns of weights; for gradients of weights depth = tokens.
 struct ExpertProduct {
   IndexedRows<const Bf16> a;
   const uint32_t* b = nullptr;  // packed, on a cache line of its own
@@ -36,8 +37,9 @@ struct ExpertProduct {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t depth = 0;
+  bool is_a_far = false;      // rows of a, one behind the other, come from memory: worth fetching before they are used
   bool is_read_late = false;  // c is larger than the caches: it may be written around them
-  NeededNext next = {};
+  PackedNext pack = {};
 };
 
 struct ExpertKernels {
@@ -49,7 +51,18 @@ struct ExpertKernels {
   // From one that lies as `columns` rows of `depth` elements.
   void (*pack_columns)(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out);
   // out[c, r] = in[r, c] and nothing else.
-  void (*transpose)(IndexedRows<const Bf16> in, int64_t rows, int64_t columns, IndexedRows<Bf16> out);
+  void (*transpose)(IndexedRows<const Bf16> in, int64_t rows, int64_t columns, IndexedRows<Bf16> out,
+                    bool is_read_late);
+  bool (*runs_here)();  // on this processor
 };
+
+extern const ExpertKernels kExpertKernelsAvx512;  // AVX-512 BF16
+extern const ExpertKernels kExpertKernelsAvx2;    // AVX2 and FMA: pairs are widened to fp32 in registers
+
+// Every row, the fastest first.
+constexpr const ExpertKernels* kExpertKernels[] = {&kExpertKernelsAvx512, &kExpertKernelsAvx2};
+
+// All products from now on; nullptr: the fastest that runs here.
+void TEST_use_expert_kernels(const ExpertKernels* kernels);
 
 }  // namespace expertmesh::ops::cpu
