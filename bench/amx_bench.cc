@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bf16 products of one thread with each instruction set that this processor has, interleaved, beside what AMX can
-// do at most: dot products alone, and with the loads that they need from the first cache ("L1 rate").
+// The bf16 products of experts with each instruction set that this processor has, one thread, interleaved with what AMX
+// can do at most: dot products alone, and with the loads that they need from the first cache ("L1 rate"). With AVX-512
+// BF16 also what the AMX kernel does around its dot products: "lines" moves the cache lines of each tile by vectors and
+// multiplies nothing; "rest" moves none either.
 //   amx_bench [--rounds N]
 #include <fmt/format.h>
 
@@ -94,8 +96,8 @@ struct NoTiles : AmxTiles {
 };
 
 #define EXPERTMESH_BENCH_TARGET [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]]
-EXPERTMESH_BENCH_TARGET void run_lines(const AmxProduct& product) { multiply_on_tiles<NoTiles<true>>(product); }
-EXPERTMESH_BENCH_TARGET void run_rest(const AmxProduct& product) { multiply_on_tiles<NoTiles<false>>(product); }
+EXPERTMESH_BENCH_TARGET void run_lines(const ExpertProduct& product) { multiply_on_tiles<NoTiles<true>>(product); }
+EXPERTMESH_BENCH_TARGET void run_rest(const ExpertProduct& product) { multiply_on_tiles<NoTiles<false>>(product); }
 
 struct Shape {
   std::string_view name;
@@ -124,7 +126,7 @@ struct Candidate {
 struct Matrices {
   std::vector<Bf16> a, c;
   std::vector<uint32_t> b;
-  AmxProduct product;
+  ExpertProduct product;
 
   explicit Matrices(const Shape& shape)
       : a(static_cast<size_t>(shape.rows * shape.depth + 32), Bf16{0x3c00}),
@@ -161,10 +163,13 @@ void run(int rounds) {
   for (size_t i = 0; i < std::size(kShapes); ++i) {
     const Shape& shape = kShapes[i];
     const double gflop = 2e-9 * static_cast<double>(shape.rows * shape.columns * shape.depth);
-    const AmxProduct& product = matrices[i].product;
-    if (has_amx())
-      candidates.push_back({fmt::format("amx, {}", shape.name), gflop, [product] { multiply_amx(product); }});
-    if (!__builtin_cpu_supports("avx512bf16")) continue;
+    const ExpertProduct& product = matrices[i].product;
+    for (const ExpertKernels* kernels : kExpertKernels) {
+      if (!kernels->runs_here()) continue;
+      candidates.push_back({fmt::format("{}, {}", kernels->name, shape.name), gflop,
+                            [kernels, product] { kernels->multiply(product); }});
+    }
+    if (!kExpertKernelsAvx512.runs_here()) continue;
     candidates.push_back({fmt::format("lines, {}", shape.name), gflop, [product] { run_lines(product); }});
     candidates.push_back({fmt::format("rest, {}", shape.name), gflop, [product] { run_rest(product); }});
   }

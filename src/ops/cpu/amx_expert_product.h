@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bf16 matrices for experts on AMX tiles, over an engine (amx.h). Packed B is tiles as it is. Panels of 32
+// The product of expert_kernels.h on AMX tiles, over an engine (amx.h). Packed B is tiles as it is. Panels of 32
 // rows of A are read where they lie if that suits the first cache, else they are copied into tiles of their own once
 // for all columns: rows that are a multiple of 2048 bytes apart crowd a tile into one or two sets of the cache. What is
 // not a whole tile is always copied and completed with zeros, so nothing is read past an end. While a block of 32 x 32
@@ -12,36 +12,9 @@
 #include <memory>
 
 #include "ops/cpu/amx_product.h"
-#include "ops/cpu/indexed_rows.h"
+#include "ops/cpu/expert_kernels.h"
 
 namespace expertmesh::ops::cpu {
-
-// The operand of the next product, packed while this one is summed.
-struct AmxPack {
-  const Bf16* rows = nullptr;  // `depth` rows of `columns` elements
-  int64_t stride = 0;
-  int64_t columns = 0;
-  int64_t depth = 0;
-  uint32_t* out = nullptr;  // not the operand of this one
-};
-
-// c[r, n] = sum_k a[r, k] b[k, n] for r < rows, n < columns: fp32 sums, rounded once to nearest even, in an order that
-// depends on the depth alone. Nothing is read past `depth` or written past `columns`. b is [columns / 16][depth /
-// 2][16][2]: pairs of neighbouring k side by side, zeros where the depth is odd and past the last column.
-struct AmxProduct {
-  IndexedRows<const Bf16> a;
-  const uint32_t* b = nullptr;  // on a cache line of its own
-  IndexedRows<Bf16> c;
-  int64_t rows = 0;
-  int64_t columns = 0;
-  int64_t depth = 0;
-  bool is_a_far = false;      // rows of a, one behind the other, come from memory: worth fetching before they are used
-  bool is_read_late = false;  // c is larger than the caches: it may be written around them
-  AmxPack pack = {};
-};
-
-// On a processor with AMX.
-void multiply_amx(const AmxProduct& product);
 
 constexpr int64_t kAmxSide = 2 * kAmxRows;  // rows and columns of a block of C
 constexpr int64_t kAmxPanelSteps = 64;      // of depth 32: a panel of A is 128 KiB, in the second cache
@@ -162,7 +135,7 @@ class PanelCopy {
 // often a power of two apart, which the processor does not foresee.
 class PackAhead {
  public:
-  EXPERTMESH_INLINE PackAhead(const AmxPack& pack, int64_t steps) : pack_(pack), pairs_((pack.depth + 1) / 2) {
+  EXPERTMESH_INLINE PackAhead(const PackedNext& pack, int64_t steps) : pack_(pack), pairs_((pack.depth + 1) / 2) {
     per_step_ = amx_parts(pairs_, std::max<int64_t>(steps, 1));
   }
 
@@ -213,7 +186,7 @@ class PackAhead {
     return v;
   }
 
-  const AmxPack& pack_;
+  const PackedNext& pack_;
   int64_t pairs_, per_step_ = 0, done_ = 0;
 };
 
@@ -299,7 +272,7 @@ EXPERTMESH_INLINE void place_panel(IndexedRows<const Bf16> a, int64_t rows, int6
 
 // Columns [column, column + columns) of one panel of rows.
 template <typename Engine>
-EXPERTMESH_INLINE void multiply_panel(const AmxProduct& product, int64_t row, int64_t column, int64_t columns,
+EXPERTMESH_INLINE void multiply_panel(const ExpertProduct& product, int64_t row, int64_t column, int64_t columns,
                                       AmxScratch& scratch, AmxBackground<Engine>& background) {
   const int64_t rows = std::min(product.rows - row, kAmxSide), pairs = (product.depth + 1) / 2;
   const int64_t all_steps = amx_parts(product.depth, kAmxDepth);
@@ -337,7 +310,7 @@ EXPERTMESH_INLINE void multiply_panel(const AmxProduct& product, int64_t row, in
 }
 
 template <typename Engine>
-EXPERTMESH_INLINE void multiply_on_tiles(const AmxProduct& product) {
+EXPERTMESH_INLINE void multiply_on_tiles(const ExpertProduct& product) {
   static thread_local const std::unique_ptr<AmxScratch> scratch(new AmxScratch);
   const int64_t pairs = (product.depth + 1) / 2;
   const int64_t blocks = amx_parts(product.rows, kAmxSide) * amx_parts(product.columns, kAmxSide);

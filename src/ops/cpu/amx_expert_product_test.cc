@@ -54,7 +54,7 @@ class Case {
     clear();
   }
 
-  AmxProduct product() const {
+  ExpertProduct product() const {
     return {.a = {a_.data(), a_stride_, nullptr},
             .b = packed_.data(),
             .c = {c_.data(), c_stride_, nullptr},
@@ -126,7 +126,7 @@ class Case {
   GuardedBuffer<Bf16> c_;
 };
 
-using Multiply = void (*)(const AmxProduct&);
+using Multiply = void (*)(const ExpertProduct&);
 
 class AmxExpertProduct : public testing::TestWithParam<bool> {
  protected:
@@ -136,9 +136,9 @@ class AmxExpertProduct : public testing::TestWithParam<bool> {
     if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
     if (!has_amx()) trapped_.emplace();
   }
-  void multiply(const AmxProduct& product) const {
+  void multiply(const ExpertProduct& product) const {
     if (ships()) {
-      multiply_amx(product);
+      kExpertKernelsAmx.multiply(product);
     } else {
       multiply_on_tiles<EmulatedTiles>(product);
     }
@@ -185,7 +185,7 @@ TEST_P(AmxExpertProduct, RowsThatLieAsTiles) {
         const GuardedBuffer<Bf16> a(static_cast<size_t>((kRows - 1) * stride + (depth + 31) / 32 * 32), Edge::kEnd);
         for (Bf16& x : a.all()) x.bits = kNan;
         for (int64_t r = 0; r < kRows; ++r) std::ranges::copy(tested.a_row(r), a.data() + r * stride);
-        AmxProduct product = tested.product();
+        ExpertProduct product = tested.product();
         product.a = {a.data(), stride, nullptr};
         multiply(product);
         tested.expect_product();
@@ -212,7 +212,7 @@ TEST_P(AmxExpertProduct, PiecesGiveTheSameBits) {
   for (int64_t i = 0; i < 50; ++i) order[static_cast<size_t>(i)] = (i * 7 + 3) % 50;
   for (int64_t first = 0, rows = 1; first < 50; first += rows, rows = std::min(rows * 3, 50 - first)) {
     for (const auto& [column, columns] : {std::pair<int64_t, int64_t>{0, 16}, {16, 29}}) {
-      AmxProduct piece = pieces.product();
+      ExpertProduct piece = pieces.product();
       piece.a.index = piece.c.index = order.data() + first;
       piece.rows = rows;
       piece.b += column * 35;
@@ -250,7 +250,7 @@ TEST_P(AmxExpertProduct, FarAndReadLate) {
   multiply(tested.product());
   alignas(64) Bf16 c[kRows * kStride];
   for (Bf16& x : c) x.bits = kGuard;
-  AmxProduct product = tested.product();
+  ExpertProduct product = tested.product();
   product.c = {c, kStride, nullptr};
   product.is_a_far = product.is_read_late = true;
   multiply(product);
@@ -268,7 +268,7 @@ TEST_P(AmxExpertProduct, PacksTheNextOperand) {
         const Case tested(sizes, Edge::kEnd), next({1, columns, depth}, Edge::kEnd);
         const GuardedBuffer<uint32_t> packed(next.packed().size(), Edge::kEnd);
         for (uint32_t& pair : packed.all()) pair = kNan << 16 | kNan;
-        AmxProduct product = tested.product();
+        ExpertProduct product = tested.product();
         product.pack = {
             .rows = next.b_rows(), .stride = columns, .columns = columns, .depth = depth, .out = packed.data()};
         multiply(product);

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/dtype.h"
+#include "ops/cpu/amx_trapped.h"
 #include "ops/cpu/expert_kernels.h"
 
 namespace expertmesh::ops::cpu {
@@ -64,14 +66,21 @@ struct Scratch {
   std::vector<Bf16> storage;
 };
 
-// Every instruction set that this processor has.
+// Every instruction set that this processor has; AMX without it on emulated tiles.
 class ExpertGemm : public testing::TestWithParam<const ExpertKernels*> {
  protected:
   void SetUp() override {
-    if (!GetParam()->runs_here()) GTEST_SKIP() << "this CPU has no " << GetParam()->name;
+    if (GetParam() == &kExpertKernelsAmx && !has_amx() && kExpertKernelsAvx512.runs_here()) {
+      trapped_.emplace();
+    } else if (!GetParam()->runs_here()) {
+      GTEST_SKIP() << "this CPU has no " << GetParam()->name;
+    }
     TEST_use_expert_kernels(GetParam());
   }
   void TearDown() override { TEST_use_expert_kernels(nullptr); }
+
+ private:
+  std::optional<TrappedTiles> trapped_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Kernels, ExpertGemm, testing::ValuesIn(kExpertKernels),

@@ -56,11 +56,12 @@ struct ExpertKernels {
   bool (*runs_here)();  // on this processor
 };
 
+extern const ExpertKernels kExpertKernelsAmx;     // AMX bf16, with AVX-512 BF16 around it
 extern const ExpertKernels kExpertKernelsAvx512;  // AVX-512 BF16
 extern const ExpertKernels kExpertKernelsAvx2;    // AVX2 and FMA: pairs are widened to fp32 in registers
 
 // Every row, the fastest first.
-constexpr const ExpertKernels* kExpertKernels[] = {&kExpertKernelsAvx512, &kExpertKernelsAvx2};
+constexpr const ExpertKernels* kExpertKernels[] = {&kExpertKernelsAmx, &kExpertKernelsAvx512, &kExpertKernelsAvx2};
 
 // All products from now on; nullptr: the fastest that runs here.
 void TEST_use_expert_kernels(const ExpertKernels* kernels);
