@@ -11,6 +11,8 @@
 #include "data/convert/converter.h"
 #include "model/registry.h"
 #include "moe/dispatcher.h"
+#include "ops/cpu/amx.h"
+#include "ops/cpu/expert_kernels.h"
 #include "ops/operators.h"
 
 namespace expertmesh::app {
@@ -52,6 +54,24 @@ std::string chosen_here(const ops::OperatorInfo& row) {
   return row.is_native ? fmt::format("chosen ({})", ops::native_isa()) : "on request";
 }
 
+// Why the bf16 products of experts run on one instruction set and not on another.
+std::string products_here(const ops::cpu::ExpertKernels& kernels, bool is_chosen) {
+  if (kernels.runs_here()) return is_chosen ? "chosen" : "slower";
+  if (&kernels == &ops::cpu::kExpertKernelsAmx) return std::string(ops::cpu::amx_state_text(ops::cpu::amx_state()));
+  return "not in this processor";
+}
+
+void list_expert_products() {
+  Rows rows{{"EXPERTS IN BF16", "HERE"}};
+  bool is_chosen = true;  // the first that runs here
+  for (const auto* kernels : ops::cpu::kExpertKernels) {
+    rows.push_back({std::string(kernels->name), products_here(*kernels, is_chosen)});
+    if (kernels->runs_here()) is_chosen = false;
+  }
+  rows.push_back({"library", is_chosen ? "chosen" : "for fp32"});
+  print_rows(rows);
+}
+
 void list_kernels() {
   Rows rows{{"OPERATOR", "KERNEL", "HERE", "DEVICE", "DTYPES", "TAKES", "WHAT"}};
   for (const auto& row : ops::operator_table()) {
@@ -65,6 +85,8 @@ void list_kernels() {
       "so "
       "for attention alone.\n",
       ops::native_isa());
+  std::puts("");
+  list_expert_products();
 }
 
 void list_presets() {
