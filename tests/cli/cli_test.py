@@ -444,7 +444,7 @@ def main():
             suite.add_named(name, test_mistake, *rest)
         for arguments in ([], ["--help"], ["-h"], ["help"]) + tuple([c, "--help"] for c in ("sft", "train", "score", "generate", "chat", "init", "list", "version")):
             suite.add_named("help_" + "_".join(arguments), test_help, arguments)
-        for what, words in (("models", ["qwen3_moe", "qwen3_5_moe", "qwen3_5_moe_text"]), ("dispatchers", ["eager", "fused", "mc2", "domino"]), ("kernels", ["reference"]), ("presets", ["qwen3-moe-tiny", "qwen3.5-moe-35b-a3b"]),
+        for what, words in (("models", ["qwen3_moe", "qwen3_5_moe", "qwen3_5_moe_text"]), ("dispatchers", ["eager", "fused", "mc2", "domino"]), ("kernels", ["reference", "EXPERTS IN BF16", "amx"]), ("presets", ["qwen3-moe-tiny", "qwen3.5-moe-35b-a3b"]),
                             ("converters", ["alpaca", "sharegpt", "openai", "tokenized"])):
             suite.add_named("list_" + what, test_list, what, words)
         for test in (test_version, test_init_and_alias, test_init_says_the_dtype, test_batching_strategies, test_small_set_repeats_with_a_warning,
