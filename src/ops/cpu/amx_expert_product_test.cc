@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The template on emulated tiles, and the code that ships on the processor's own, or trapped.
 #include "ops/cpu/amx_expert_product.h"
 
 #include <gtest/gtest.h>
@@ -7,13 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/dtype.h"
 #include "ops/cpu/amx_emulated.h"
-#include "ops/cpu/amx_trapped.h"
+#include "ops/cpu/each_amx_engine.h"
 #include "ops/cpu/guarded_buffer.h"
 
 namespace expertmesh::ops::cpu {
@@ -126,16 +124,8 @@ class Case {
   GuardedBuffer<Bf16> c_;
 };
 
-using Multiply = void (*)(const ExpertProduct&);
-
-class AmxExpertProduct : public testing::TestWithParam<bool> {
+class AmxExpertProduct : public EachAmxEngine {
  protected:
-  bool ships() const { return GetParam(); }
-  void SetUp() override {
-    if (!ships()) return;
-    if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
-    if (!has_amx()) trapped_.emplace();
-  }
   void multiply(const ExpertProduct& product) const {
     if (ships()) {
       kExpertKernelsAmx.multiply(product);
@@ -143,11 +133,9 @@ class AmxExpertProduct : public testing::TestWithParam<bool> {
       multiply_on_tiles<EmulatedTiles>(product);
     }
   }
-  std::optional<TrappedTiles> trapped_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Engines, AmxExpertProduct, testing::Bool(),
-                         [](const auto& tested) { return tested.param ? "AsItShips" : "Emulated"; });
+INSTANTIATE_TEST_SUITE_P(Engines, AmxExpertProduct, testing::Bool(), AmxExpertProduct::name);
 
 TEST_P(AmxExpertProduct, EverySize) {
   for (const int64_t rows : {0, 1, 16, 17, 37, 64}) {
