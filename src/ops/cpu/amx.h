@@ -82,13 +82,13 @@ struct AmxTiles {
   }
 
   // Sixteen elements of `low`, then sixteen of `high`, rounded to nearest even.
-  EXPERTMESH_INLINE static TwoRounded round(Vec low, Vec high) {
+  [[gnu::target("avx512f,avx512bf16")]] static TwoRounded round(Vec low, Vec high) {
     TwoRounded rounded;
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded) : "v"(low), "v"(high));
     return rounded;
   }
   // To a cache line of its own, around the caches; finish_stores() before another thread may read it.
-  EXPERTMESH_INLINE static void store_around(void* to, TwoRounded v) {
+  [[gnu::target("avx512f")]] static void store_around(void* to, TwoRounded v) {
     asm volatile("vmovntdq %1, %0" : "=m"(*static_cast<TwoRounded*>(to)) : "v"(v));
   }
   EXPERTMESH_INLINE static void finish_stores() { asm volatile("sfence" : : : "memory"); }

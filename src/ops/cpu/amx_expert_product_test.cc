@@ -138,9 +138,9 @@ class AmxExpertProduct : public EachAmxEngine {
 INSTANTIATE_TEST_SUITE_P(Engines, AmxExpertProduct, testing::Bool(), AmxExpertProduct::name);
 
 TEST_P(AmxExpertProduct, EverySize) {
-  for (const int64_t rows : {0, 1, 16, 17, 37, 64}) {
-    for (const int64_t columns : {0, 1, 15, 16, 17, 37, 60, 64}) {
-      for (const int64_t depth : {0, 1, 2, 31, 32, 33, 37, 60, 64, 100}) {
+  for (const int64_t rows : {0, 1, 16, 17, 37}) {
+    for (const int64_t columns : {0, 1, 16, 17, 37, 60, 64}) {
+      for (const int64_t depth : {0, 1, 31, 32, 37, 60, 100}) {
         for (const Edge edge : {Edge::kEnd, Edge::kBegin}) {
           const Case tested({rows, columns, depth}, edge);
           multiply(tested.product());

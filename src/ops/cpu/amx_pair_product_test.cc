@@ -128,9 +128,9 @@ INSTANTIATE_TEST_SUITE_P(Engines, PairProductAmx, testing::Bool(), PairProductAm
 TEST_P(PairProductAmx, EverySize) {
   for (const Lie lie : {Lie::kRows, Lie::kPairs, Lie::kApart}) {
     for (const bool adds : {false, true}) {
-      for (const int64_t rows : {0, 1, 16, 17, 32, 37, 64}) {
-        for (const int64_t columns : {0, 16, 32, 48, 64}) {
-          for (const int64_t pairs : {0, 1, 15, 16, 17, 32, 45}) run(Case(rows, columns, pairs, lie, adds));
+      for (const int64_t rows : {0, 1, 16, 37}) {
+        for (const int64_t columns : {0, 16, 48, 64}) {
+          for (const int64_t pairs : {0, 1, 16, 17, 45}) run(Case(rows, columns, pairs, lie, adds));
         }
       }
     }
