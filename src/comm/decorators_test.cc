@@ -50,6 +50,58 @@ TEST(FaultyGroup, BandwidthCountsOwnBytesAndIsHiddenByWork) {
   });
 }
 
+// Two calls on their way together share the link.
+TEST(FaultyGroup, BytesPassOneCallAfterTheOther) {
+  run_threads(2, {}, [](World& world) {
+    const auto group = everyone(world, {.bytes_per_second = 2e5});
+    const std::vector<int64_t> counts(2, 20000);
+    const std::vector<uint8_t> send(40000, 3);
+    std::vector<uint8_t> first(40000), second(40000);
+    const auto start = Clock::now();
+    const auto post = [&](std::vector<uint8_t>& recv) {
+      return group->all_to_all_async(
+          {.send = send.data(), .send_counts = counts, .recv = recv.data(), .recv_counts = counts, .row_bytes = 1},
+          "a");
+    };
+    const auto work_a = post(first), work_b = post(second);
+    work_a->wait();
+    EXPECT_GE(Clock::now() - start, milliseconds(100));
+    work_b->wait();
+    EXPECT_GE(Clock::now() - start, milliseconds(200));
+    EXPECT_EQ(second, send);
+  });
+}
+
+TEST(CountingGroup, CountsWhatLeavesTheRank) {
+  run_threads(3, {}, [](World& world) {
+    int64_t bytes = 0;
+    const auto group = make_counting_group(world.make_group("counted", {{0, 1, 2}}), bytes);
+    const std::vector<int64_t> send_counts{4, 5, 6};
+    const std::vector<int64_t> recv_counts(3, send_counts[static_cast<size_t>(world.rank())]);
+    const std::vector<uint16_t> send(15, 7);
+    std::vector<uint16_t> recv(static_cast<size_t>(3 * recv_counts[0]));
+    group->all_to_all({.send = send.data(),
+                       .send_counts = send_counts,
+                       .recv = recv.data(),
+                       .recv_counts = recv_counts,
+                       .row_bytes = 2},
+                      "a");
+    EXPECT_EQ(recv, std::vector<uint16_t>(recv.size(), 7));
+    const int64_t exchanged = 2 * (15 - send_counts[static_cast<size_t>(world.rank())]);
+    EXPECT_EQ(bytes, exchanged);
+    EXPECT_EQ(group->all_reduce_int(1, ReduceOp::kSum, "b"), 3);
+    EXPECT_EQ(bytes, exchanged + 8);
+    group->barrier("c");
+    ASSERT_TRUE(group->shares_memory());
+    int64_t value = world.rank();
+    void* const own[] = {&value};
+    const auto window = group->open_window(own, "d");
+    EXPECT_EQ(*static_cast<int64_t*>(window->buffer(2, 0)), 2);
+    window->close();
+    EXPECT_EQ(bytes, exchanged + 8);
+  });
+}
+
 TEST(FaultyGroup, ThrowsAtItsCall) {
   try {
     run_threads(2, {}, [](World& world) {
