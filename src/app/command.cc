@@ -22,7 +22,7 @@
 namespace expertmesh::app {
 namespace {
 
-constexpr std::array<Command, 7> kCommands{{
+constexpr std::array<Command, 8> kCommands{{
     {"sft", "train", "fine-tune a model on instructions or conversations",
      "expertmesh sft config.yaml dist_config.ep_size=2 --ranks 4", &run_sft},
     {"score", "", "log-probability of every token of given rows",
@@ -34,6 +34,8 @@ constexpr std::array<Command, 7> kCommands{{
      "expertmesh init --preset qwen3-moe-quickstart --out MODEL_DIR", &run_init},
     {"list", "", "what there is: models, dispatchers, kernels, presets, converters", "expertmesh list presets",
      &run_list},
+    {"bench", "", "time the dispatchers of a model's experts under kinds of routing",
+     "expertmesh bench moe --workload hot-rank --ranks 2,4", &run_bench},
     {"version", "", "version, build, libtorch, processor, engines", "expertmesh version", &run_version},
 }};
 

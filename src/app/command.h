@@ -33,6 +33,7 @@ void run_generate(const Arguments& arguments);
 void run_chat(const Arguments& arguments);
 void run_init(const Arguments& arguments);
 void run_list(const Arguments& arguments);
+void run_bench(const Arguments& arguments);
 void run_version(const Arguments& arguments);
 
 }  // namespace expertmesh::app

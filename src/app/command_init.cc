@@ -5,29 +5,15 @@
 
 #include "app/command.h"
 #include "app/console.h"
+#include "app/preset.h"
 #include "app/usage.h"
 #include "base/error.h"
-#include "config/suggest.h"
-#include "model/registry.h"
 #include "train/job.h"
 #include "train/random_model.h"
 #include "train/start_table.h"
 
 namespace expertmesh::app {
 namespace {
-
-const model::Preset& find_preset(const std::string& name) {
-  std::vector<std::string> names;
-  for (const auto& spec : model::model_specs()) {
-    for (const auto& preset : spec.presets()) {
-      if (preset.name == name) return preset;
-      names.emplace_back(preset.name);
-    }
-  }
-  const auto near = config::try_nearest(name, names);
-  throw base::make_error(base::Code::kUsage, "init/preset", "there is no preset \"{}\"", name)
-      .hint(near ? fmt::format("Did you mean {}?", *near) : fmt::format("Use one of {}.", config::join_names(names)));
-}
 
 base::DType dtype_of(const std::string& name) {
   if (name == "bf16") return base::DType::kBF16;
@@ -60,7 +46,7 @@ void run_init(const Arguments& arguments) {
   }
   options.seed = static_cast<uint64_t>(seed);
   options.dtype = dtype_of(dtype);
-  options.config = preset.empty() ? train::read_config_json(config_file) : find_preset(preset).config();
+  options.config = preset.empty() ? train::read_config_json(config_file) : find_preset(preset).preset.config();
   options.where = preset.empty() ? config_file : "preset " + preset;
 
   StatusLine line;

@@ -28,6 +28,7 @@ EXPERTMESH_CHOICES(SampleBackend, {kHf, "hf"});
 EXPERTMESH_CHOICES(DistBackend, {kFsdp2, "fsdp2"}, {kFsdpTurbo, "fsdpturbo"});
 EXPERTMESH_CHOICES(Dispatcher, {kEager, "eager"}, {kFused, "fused"}, {kMc2, "mc2"}, {kDomino, "domino"},
                    {kAuto, "auto"});
+EXPERTMESH_CHOICES(Dedup, {kAuto, "auto"}, {kTrue, "true"}, {kFalse, "false"});
 EXPERTMESH_CHOICES(FsdpImplementation, {kNative, "native"}, {kCustom, "custom"});
 EXPERTMESH_CHOICES(InitMode, {kDefault, "init_on_default"}, {kRank0, "init_on_rank0"}, {kMeta, "init_on_meta"});
 EXPERTMESH_CHOICES(Kernel, {kAuto, "auto"}, {kFlashLinearAttention, "flash-linear-attention"},

@@ -23,6 +23,7 @@ enum class PrefWeighting { kPairs, kTokens };
 enum class SampleBackend { kHf };
 enum class DistBackend { kReplicated, kFsdp2, kFsdpTurbo };  // kReplicated is the null section
 enum class Dispatcher { kEager, kFused, kMc2, kDomino, kAuto };
+enum class Dedup { kAuto, kTrue, kFalse };
 enum class FsdpImplementation { kNative, kCustom };
 enum class InitMode { kDefault, kRank0, kMeta };
 enum class Kernel { kAuto, kFlashLinearAttention, kReference };
@@ -79,6 +80,7 @@ EXPERTMESH_CHOICES(PrefWeighting);
 EXPERTMESH_CHOICES(SampleBackend);
 EXPERTMESH_CHOICES(DistBackend);
 EXPERTMESH_CHOICES(Dispatcher);
+EXPERTMESH_CHOICES(Dedup);
 EXPERTMESH_CHOICES(FsdpImplementation);
 EXPERTMESH_CHOICES(InitMode);
 EXPERTMESH_CHOICES(Kernel);

@@ -120,6 +120,7 @@ struct DistConfig {
   int64_t ep_size = 1;                // ranks that share the experts
   std::optional<int64_t> efsdp_size;  // ranks that share one expert's weights; left out: dp_size / ep_size
   Dispatcher ep_dispatcher = Dispatcher::kEager;
+  Dedup ep_dedup = Dedup::kAuto;
   std::vector<std::string> fsdp_ignored_modules;  // name patterns of modules that stay replicated
   std::vector<std::string> hook_modules;  // name patterns whose entry gathers the experts; empty: each experts module
   FsdpImplementation fsdp_implementation = FsdpImplementation::kNative;

@@ -138,8 +138,8 @@ TEST(Load, SectionForms) {
       "error[config/dist_config] c.yaml:3:21: dist_config.name is fsdpturb, expected one of fsdp2, fsdpturbo. Did "
       "you mean fsdpturbo?\n"
       "  c.yaml:3:43: unknown key dist_config.foo. Its keys are name, reshard_after_forward, offload_params, "
-      "pin_memory, dcp_path, ep_size, efsdp_size, ep_dispatcher, fsdp_ignored_modules, hook_modules, "
-      "fsdp_implementation.\n"
+      "pin_memory, dcp_path, ep_size, efsdp_size, ep_dispatcher, ep_dedup, fsdp_ignored_modules, "
+      "hook_modules, fsdp_implementation.\n"
       "  2 faults in all");
 }
 

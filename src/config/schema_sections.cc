@@ -53,6 +53,10 @@ Section dist_section() {
                "are copies.");
   rows.choice("ep_dispatcher", &DistConfig::ep_dispatcher,
               "How tokens reach their experts; `auto` measures the others at start.");
+  rows.choice(
+      "ep_dedup", &DistConfig::ep_dedup,
+      "Whether a token travels once to a rank that has several of its experts, and their sum back; `auto`: yes, "
+      "or as measured with ep_dispatcher `auto`.");
   rows.text_list("fsdp_ignored_modules", &DistConfig::fsdp_ignored_modules, false,
                  "Patterns of module names that stay replicated; their gradients are still summed.");
   rows.text_list("hook_modules", &DistConfig::hook_modules, false,

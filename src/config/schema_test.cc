@@ -210,6 +210,7 @@ TEST(Schema, TypesMeanTheSameEverywhere) {
       if (is_exact ? probe.field->type != type : !probe.field->type.starts_with(type)) continue;
       seen.insert(type);
       for (const std::string& value : values) {
+        if (type == "one of" && value == "true" && probe.field->type.find(", true,") != std::string::npos) continue;
         const std::string message =
             error_of([&] { parse_config(file_with(probe, value), "c.yaml", {}, Command::kOther); });
         EXPECT_THAT(message, HasSubstr(probe.field->key)) << probe.text(value);

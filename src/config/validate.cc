@@ -110,6 +110,23 @@ class WorldCheck {
           .hint(divisors_text(rest));
     }
     sizes_.edp_size = rest / sizes_.efsdp_size;
+    dedup();
+  }
+
+  void dedup() const {
+    const Dedup dedup = config_.dist.ep_dedup;
+    if (dedup == Dedup::kAuto) return;
+    if (config_.dist.ep_size == 1) {
+      throw fault("dist_config.ep_dedup", "ep_dedup {} has no effect with ep_size 1: no token travels",
+                  choice_name(dedup))
+          .hint("Leave it out.");
+    }
+    if (config_.dist.ep_dispatcher == Dispatcher::kEager) {
+      throw fault("dist_config.ep_dedup",
+                  "ep_dedup {} has no effect with ep_dispatcher eager: a row travels for each choice",
+                  choice_name(dedup))
+          .hint("Leave it out, or use ep_dispatcher fused, mc2, domino or auto.");
+    }
   }
 
   void batch() {

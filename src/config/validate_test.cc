@@ -96,6 +96,19 @@ TEST(World, MessagesNameBothValuesAndWhatWorks) {
   EXPECT_THAT(world_error("debug_router: burst:9/2\n", 4, kModel), HasSubstr("burst:9/2 in a model with 8 experts"));
 }
 
+TEST(World, DedupOnlyWhereItHasAnEffect) {
+  const auto error = [](const std::string& rest) {
+    return world_error("dist_config: {name: fsdpturbo, " + rest + "}\n", 4);
+  };
+  EXPECT_THAT(error("ep_size: 2, ep_dedup: false"), HasSubstr("ep_dedup false has no effect with ep_dispatcher eager"));
+  EXPECT_THAT(error("ep_dispatcher: fused, ep_dedup: true"), HasSubstr("ep_dedup true has no effect with ep_size 1"));
+  for (const char* rest : {"ep_size: 2, ep_dedup: auto", "ep_size: 2, ep_dispatcher: fused, ep_dedup: false",
+                           "ep_size: 2, ep_dispatcher: auto, ep_dedup: true", "ep_dedup: auto"}) {
+    const Loaded loaded = parse_ok(std::string("dist_config: {name: fsdpturbo, ") + rest + "}\n");
+    EXPECT_NO_THROW(validate_for_world(loaded, 4)) << rest;
+  }
+}
+
 TEST(World, WithoutExpertMeshAllRanksAreReplicasOfExperts) {
   const WorldSizes sizes = validate_for_world(parse_ok("dist_config: {name: fsdp2}\n"), 4);
   EXPECT_EQ(sizes.ep_size * sizes.efsdp_size, 1);

@@ -38,6 +38,7 @@ class Blocks {
   size_t num_experts() const { return num_experts_; }
   int64_t num_rows() const { return static_cast<int64_t>(token_rows_.size()); }
   int64_t num_token_rows() const { return num_token_rows_; }
+  std::span<const int64_t> token_rows() const { return token_rows_; }  // of each row
 
   // The rows of the slices and sources in [first, last), expert by expert, each expert's by source, then by slice.
   ExpertLists lists(size_t first_slice, size_t last_slice, size_t first_source, size_t last_source) const {
@@ -58,11 +59,12 @@ class Blocks {
     num_experts_ = arrival.counts_SE.size() / num_sources_;
     size_t row = 0;
     for (size_t source = 0; source < num_sources_; ++source) {
+      const int64_t first_row = num_rows();
       for (size_t expert = 0; expert < num_experts_; ++expert) {
         const int64_t rows = arrival.counts_SE[source * num_experts_ + expert];
         blocks_.push_back({num_rows(), rows});
-        for (int64_t i = 0; i < rows; ++i) {
-          const int64_t token = arrival.token_of_row[row++];
+        for (int64_t i = 0; i < rows; ++i, ++row) {
+          const int64_t token = arrival.token_of_row.empty() ? num_rows() - first_row : arrival.token_of_row[row];
           EXPERTMESH_CHECK(token >= 0 && token < arrival.tokens_S[source], "token row {} of {}", token,
                            arrival.tokens_S[source]);
           token_rows_.push_back(num_token_rows_ + token);
@@ -70,7 +72,8 @@ class Blocks {
       }
       num_token_rows_ += arrival.tokens_S[source];
     }
-    EXPERTMESH_CHECK(row == arrival.token_of_row.size(), "{} rows, {} listed", row, arrival.token_of_row.size());
+    EXPERTMESH_CHECK(arrival.token_of_row.empty() || row == arrival.token_of_row.size(), "{} rows, {} listed", row,
+                     arrival.token_of_row.size());
   }
 
   const Block& block(size_t slice, size_t source, size_t expert) const {
@@ -132,19 +135,11 @@ void place_acts(ChunkPlan& plan) {
   for (const int64_t row : plan.all.out_rows) plan.all.act_rows.push_back(act_of_row[static_cast<size_t>(row)]);
 }
 
-}  // namespace
-
-SliceSource make_slice_source(std::span<const int64_t> ids_TK, int64_t top_k, int64_t first_token, int64_t num_experts,
-                              int num_ranks) {
-  SourcePlan sorted = make_source_plan(ids_TK, top_k, num_experts);
-  SliceSource slice;
-  slice.send_rows = sum_parts(sorted.counts_E, num_ranks);
-  slice.counts_E = std::move(sorted.counts_E);
-  const int64_t num_tokens = static_cast<int64_t>(ids_TK.size()) / top_k;
+// The tokens that have a row for each rank, once, and which of them each row belongs to.
+void dedup_tokens(SliceSource& slice, std::span<const int64_t> token_of_row, int64_t num_tokens, int64_t first_token) {
   int64_t begin = 0;
   for (const int64_t rows : slice.send_rows) {
-    const std::span<const int64_t> tokens =
-        std::span(sorted.token_of_row).subspan(static_cast<size_t>(begin), static_cast<size_t>(rows));
+    const std::span<const int64_t> tokens = token_of_row.subspan(static_cast<size_t>(begin), static_cast<size_t>(rows));
     std::vector<int32_t> place(static_cast<size_t>(num_tokens), -1);
     for (const int64_t token : tokens) place[static_cast<size_t>(token)] = 0;
     int32_t count = 0;
@@ -157,13 +152,42 @@ SliceSource make_slice_source(std::span<const int64_t> ids_TK, int64_t top_k, in
     for (const int64_t token : tokens) slice.token_of_row.push_back(place[static_cast<size_t>(token)]);
     begin += rows;
   }
+}
+
+}  // namespace
+
+SliceSource make_slice_source(std::span<const int64_t> ids_TK, int64_t top_k, int64_t first_token, int64_t num_experts,
+                              int num_ranks, TokenRows token_rows) {
+  SourcePlan sorted = make_source_plan(ids_TK, top_k, num_experts, first_token);
+  SliceSource slice;
+  slice.send_rows = sum_parts(sorted.counts_E, num_ranks);
+  slice.counts_E = std::move(sorted.counts_E);
+  if (token_rows == TokenRows::kDedup) {
+    dedup_tokens(slice, sorted.token_of_row, static_cast<int64_t>(ids_TK.size()) / top_k, first_token);
+  } else {
+    slice.send_tokens = slice.send_rows;
+    slice.sent_tokens = std::move(sorted.token_of_row);
+    for (int64_t& token : slice.sent_tokens) token += first_token;
+  }
   slice.choice_of_row = std::move(sorted.choice_of_row);
   for (int64_t& choice : slice.choice_of_row) choice += first_token * top_k;
   return slice;
 }
 
+RowSums make_row_sums(std::span<const int64_t> result_of_row, int64_t num_results) {
+  RowSums sums{.offsets = std::vector<int64_t>(static_cast<size_t>(num_results) + 1, 0),
+               .rows = std::vector<int64_t>(result_of_row.size())};
+  for (const int64_t result : result_of_row) ++sums.offsets[static_cast<size_t>(result) + 1];
+  std::partial_sum(sums.offsets.begin(), sums.offsets.end(), sums.offsets.begin());
+  std::vector<int64_t> next(sums.offsets.begin(), sums.offsets.end() - 1);
+  for (size_t row = 0; row < result_of_row.size(); ++row) {
+    sums.rows[static_cast<size_t>(next[static_cast<size_t>(result_of_row[row])]++)] = static_cast<int64_t>(row);
+  }
+  return sums;
+}
+
 ChunkPlan make_chunk_plan(std::span<const SliceSource> sources, std::span<const SliceArrival> arrivals, ChunkCut cut,
-                          int rank) {
+                          TokenRows token_rows, int64_t num_tokens, int rank) {
   const Blocks blocks(arrivals);
   ChunkPlan plan;
   plan.num_rows = blocks.num_rows();
@@ -187,6 +211,11 @@ ChunkPlan make_chunk_plan(std::span<const SliceSource> sources, std::span<const 
   plan.row_of_choice.resize(plan.choice_of_row.size());
   for (size_t row = 0; row < plan.choice_of_row.size(); ++row) {
     plan.row_of_choice[static_cast<size_t>(plan.choice_of_row[row])] = static_cast<int64_t>(row);
+  }
+  plan.is_dedup = token_rows == TokenRows::kDedup;
+  if (plan.is_dedup) {
+    plan.rows_to_token_rows = make_row_sums(blocks.token_rows(), plan.num_token_rows);
+    plan.token_rows_to_tokens = make_row_sums(plan.sent_tokens, num_tokens);
   }
   plan.all = blocks.lists(0, sources.size(), 0, blocks.num_sources());
   place_acts(plan);

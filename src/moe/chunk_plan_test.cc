@@ -33,7 +33,7 @@ std::vector<int64_t> random_ids(const Sizes& sizes, int64_t tokens, std::mt19937
 // All ranks' plans, with what the exchanges between them would carry.
 class World {
  public:
-  World(const Sizes& sizes, ChunkCut cut) : sizes_(sizes) {
+  World(const Sizes& sizes, ChunkCut cut, TokenRows rows) : sizes_(sizes), rows_(rows) {
     std::mt19937 random(7);
     for (const int64_t tokens : sizes.tokens) {
       ids_.push_back(random_ids(sizes, tokens, random));
@@ -43,7 +43,8 @@ class World {
         const std::span<const int64_t> part =
             std::span(ids_.back())
                 .subspan(static_cast<size_t>(begin * sizes.top_k), static_cast<size_t>((end - begin) * sizes.top_k));
-        slices.push_back(make_slice_source(part, sizes.top_k, begin, sizes.ranks * sizes.experts_each, sizes.ranks));
+        slices.push_back(
+            make_slice_source(part, sizes.top_k, begin, sizes.ranks * sizes.experts_each, sizes.ranks, rows_));
       }
       sources_.push_back(std::move(slices));
     }
@@ -68,6 +69,7 @@ class World {
     }
   }
 
+  int64_t top_k() const { return sizes_.top_k; }
   int64_t expert_of(const std::pair<int64_t, int64_t>& row) const {
     return ids_[static_cast<size_t>(row.first)][static_cast<size_t>(row.second)];
   }
@@ -87,11 +89,12 @@ class World {
         arrivals[slice].tokens_S.push_back(source.send_tokens[me]);
         int64_t begin = 0;
         for (size_t before = 0; before < me; ++before) begin += source.send_rows[before];
+        if (rows_ == TokenRows::kByChoice) continue;
         const auto rows = source.token_of_row.begin() + begin;
         arrivals[slice].token_of_row.insert(arrivals[slice].token_of_row.end(), rows, rows + source.send_rows[me]);
       }
     }
-    return make_chunk_plan(sources_[me], arrivals, cut, rank);
+    return make_chunk_plan(sources_[me], arrivals, cut, rows_, sizes_.tokens[me], rank);
   }
 
   // One chunk's rows of one rank for another.
@@ -111,15 +114,40 @@ class World {
   }
 
   Sizes sizes_;
+  TokenRows rows_;
   std::vector<std::vector<int64_t>> ids_;
   std::vector<std::vector<SliceSource>> sources_;
 };
 
-class ChunkPlans : public testing::TestWithParam<std::tuple<Sizes, ChunkCut>> {};
+// Every row is summed into its own token row, every token row into its token.
+void check_sums(const World& world, int rank) {
+  const ChunkPlan& plan = world.plans[static_cast<size_t>(rank)];
+  const auto& tokens = world.arrived_tokens[static_cast<size_t>(rank)];
+  const auto& rows = world.arrived_rows[static_cast<size_t>(rank)];
+  ASSERT_EQ(plan.rows_to_token_rows.rows.size(), rows.size());
+  for (int64_t result = 0; result < plan.num_token_rows; ++result) {
+    const auto& offsets = plan.rows_to_token_rows.offsets;
+    ASSERT_LT(offsets[static_cast<size_t>(result)], offsets[static_cast<size_t>(result) + 1]);
+    for (int64_t i = offsets[static_cast<size_t>(result)]; i < offsets[static_cast<size_t>(result) + 1]; ++i) {
+      const auto& row = rows[static_cast<size_t>(plan.rows_to_token_rows.rows[static_cast<size_t>(i)])];
+      EXPECT_EQ(tokens[static_cast<size_t>(result)], std::pair(row.first, row.second / world.top_k()));
+    }
+  }
+  ASSERT_EQ(plan.token_rows_to_tokens.rows.size(), plan.sent_tokens.size());
+  for (int64_t token = 0; token < plan.token_rows_to_tokens.num_results(); ++token) {
+    const auto& offsets = plan.token_rows_to_tokens.offsets;
+    for (int64_t i = offsets[static_cast<size_t>(token)]; i < offsets[static_cast<size_t>(token) + 1]; ++i) {
+      const int64_t sent = plan.token_rows_to_tokens.rows[static_cast<size_t>(i)];
+      EXPECT_EQ(plan.sent_tokens[static_cast<size_t>(sent)], token);
+    }
+  }
+}
+
+class ChunkPlans : public testing::TestWithParam<std::tuple<Sizes, ChunkCut, TokenRows>> {};
 
 TEST_P(ChunkPlans, BringEveryChoiceToItsExpertOnce) {
-  const auto& [sizes, cut] = GetParam();
-  World world(sizes, cut);
+  const auto& [sizes, cut, token_rows] = GetParam();
+  World world(sizes, cut, token_rows);
   world.exchange();
   int64_t num_choices = 0, num_rows = 0;
   for (const int64_t tokens : sizes.tokens) num_choices += tokens * sizes.top_k;
@@ -128,7 +156,12 @@ TEST_P(ChunkPlans, BringEveryChoiceToItsExpertOnce) {
     const auto& tokens = world.arrived_tokens[static_cast<size_t>(rank)];
     const auto& rows = world.arrived_rows[static_cast<size_t>(rank)];
     num_rows += plan.num_rows;
-    EXPECT_EQ(std::set(tokens.begin(), tokens.end()).size(), tokens.size()) << "a token travels twice";
+    if (token_rows == TokenRows::kDedup) {
+      check_sums(world, rank);
+      EXPECT_EQ(std::set(tokens.begin(), tokens.end()).size(), tokens.size()) << "a token travels twice";
+    } else {
+      EXPECT_EQ(plan.num_token_rows, plan.num_rows);
+    }
     const auto check = [&](const ExpertLists& lists) {
       ASSERT_EQ(static_cast<int64_t>(lists.offsets.size()), sizes.experts_each + 1);
       for (size_t expert = 0; expert + 1 < lists.offsets.size(); ++expert) {
@@ -169,7 +202,8 @@ INSTANTIATE_TEST_SUITE_P(
                                      Sizes{3, 1, 4, 3, {0, 1, 12}}, Sizes{3, 2, 4, 1, {2, 0, 11}},
                                      Sizes{4, 2, 1, 2, {6, 6, 6, 6}}, Sizes{8, 2, 2, 4, {1, 0, 3, 8, 2, 2, 5, 0}},
                                      Sizes{2, 2, 2, 1, {0, 0}}),
-                     testing::Values(ChunkCut::kSlices, ChunkCut::kRanks)));
+                     testing::Values(ChunkCut::kSlices, ChunkCut::kRanks),
+                     testing::Values(TokenRows::kDedup, TokenRows::kByChoice)));
 
 }  // namespace
 }  // namespace expertmesh::moe

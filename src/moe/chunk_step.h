@@ -15,9 +15,10 @@ namespace expertmesh::moe {
 
 struct ChunkRule {
   ChunkCut cut = ChunkCut::kSlices;
-  int slices = 1;                      // at most 2
-  int64_t min_slice_tokens = 0;        // one slice where no rank of ep would have as many in each
-  void (*tell_one_slice)() = nullptr;  // called then, on global rank 0
+  int slices = 1;                  // at most; a power of two
+  int64_t min_slice_tokens = 0;    // half as many slices, and again, where no rank of ep would have as many in each
+  int64_t min_expert_rows = 0;     // of kRanks: one chunk where an expert gets fewer from a rank, on average
+  void (*tell_whole)() = nullptr;  // called where it stays in one chunk, on global rank 0
 };
 
 std::unique_ptr<DispatchStep> make_chunk_step(const StepContext& context, const ChunkRule& rule);

@@ -8,6 +8,9 @@
 
 namespace expertmesh::moe {
 
-std::unique_ptr<Dispatcher> make_domino_dispatcher();
+std::unique_ptr<Dispatcher> make_domino_dispatcher(const DispatcherOptions& options);
+
+// For tests: slices of so few tokens, too; 0: as measured.
+void TEST_cut_domino_slices_from(int64_t tokens);
 
 }  // namespace expertmesh::moe

@@ -8,6 +8,6 @@
 
 namespace expertmesh::moe {
 
-std::unique_ptr<Dispatcher> make_eager_dispatcher();
+std::unique_ptr<Dispatcher> make_eager_dispatcher(const DispatcherOptions& options);
 
 }  // namespace expertmesh::moe

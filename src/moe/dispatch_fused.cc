@@ -7,8 +7,9 @@
 
 namespace expertmesh::moe {
 
-std::unique_ptr<Dispatcher> make_fused_dispatcher() {
-  return make_step_dispatcher("fused", [](const StepContext& context) { return make_chunk_step(context, {}); });
+std::unique_ptr<Dispatcher> make_fused_dispatcher(const DispatcherOptions& options) {
+  return make_step_dispatcher("fused", options,
+                              [](const StepContext& context) { return make_chunk_step(context, {}); });
 }
 
 }  // namespace expertmesh::moe

@@ -8,6 +8,6 @@
 
 namespace expertmesh::moe {
 
-std::unique_ptr<Dispatcher> make_fused_dispatcher();
+std::unique_ptr<Dispatcher> make_fused_dispatcher(const DispatcherOptions& options);
 
 }  // namespace expertmesh::moe

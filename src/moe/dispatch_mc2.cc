@@ -7,10 +7,13 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
+#include "base/log.h"
 #include "moe/chunk_step.h"
+#include "moe/stage_clock.h"
 #include "moe/stages.h"
 #include "ops/new_tensor.h"
 
@@ -51,26 +54,29 @@ class WindowStep : public DispatchStep {
         mlp_(context.mlp) {}
 
   at::Tensor forward(const at::Tensor& tokens_TH, const at::Tensor& routing_TK, const ExpertWeights& weights,
-                     std::vector<at::Tensor>& kept) override {
+                     std::vector<at::Tensor>& kept, const Beside& /*beside*/) override {
     const at::Tensor y_CH = new_choice_rows(tokens_TH);
     const at::Tensor gate_up = ops::new_tensor({num_rows(), weights.gate_up_proj.size(1)}, tokens_TH.scalar_type());
     const std::array<void*, kNumPlanBuffers + 2> own{choices(), counts(), address_of(tokens_TH), address_of(y_CH)};
-    const std::unique_ptr<comm::Window> window = ep_.open_window(own, "moe forward");
+    const std::unique_ptr<comm::Window> window = open(own, "moe forward");
     const Addresses addresses(tokens_TH.size(1), tokens_TH.scalar_type());
     std::vector<int64_t> in_rows, out_rows;
     for_each_row(*window, [&](int source, int64_t choice) {
       in_rows.push_back(addresses.of(window->buffer(source, kNumPlanBuffers), choice / plan_.top_k));
       out_rows.push_back(addresses.of(window->buffer(source, kNumPlanBuffers + 1), choice));
     });
-    mlp_.forward_into(addresses.view(), {plan_.experts.offsets, in_rows, out_rows}, weights,
-                      {addresses.view(), gate_up});
-    window->close();
+    timed(Stage::kExperts, [&] {
+      mlp_.forward_into(addresses.view(), {plan_.experts.offsets, in_rows, out_rows}, weights,
+                        {addresses.view(), gate_up});
+    });
+    close(*window);
     kept = {tokens_TH, gate_up};
     return combine_rows(y_CH, {}, plan_.num_tokens, plan_.top_k, routing_TK);
   }
 
   StepGrads backward(const at::Tensor& grad_TH, const at::Tensor& routing_TK, const ExpertWeights& weights,
-                     const std::vector<at::Tensor>& kept, const ExpertGradNeeds& needs) override {
+                     const std::vector<at::Tensor>& kept, const ExpertGradNeeds& needs,
+                     const Beside& /*beside*/) override {
     enum Buffer : size_t { kTokens = kNumPlanBuffers, kGrad, kRouting, kGradX, kGradRouting, kNumBuffers };
     const at::Tensor grad_x_CH = needs.x ? new_choice_rows(grad_TH) : at::Tensor();
     StepGrads result;
@@ -82,7 +88,7 @@ class WindowStep : public DispatchStep {
                                              address_of(routing_TK),
                                              address_of(grad_x_CH),
                                              address_of(result.routing_TK)};
-    const std::unique_ptr<comm::Window> window = ep_.open_window(own, "moe backward");
+    const std::unique_ptr<comm::Window> window = open(own, "moe backward");
     const Addresses addresses(grad_TH.size(1), grad_TH.scalar_type());
     std::vector<int64_t> in_rows, grad_rows, out_rows, weight_rows(static_cast<size_t>(num_rows()));
     std::iota(weight_rows.begin(), weight_rows.end(), 0);
@@ -99,14 +105,16 @@ class WindowStep : public DispatchStep {
                             needs.weights ? ops::new_tensor({num_rows()}, at::kFloat) : at::Tensor(),
                             needs.gate_up_proj ? ops::new_like(weights.gate_up_proj) : at::Tensor(),
                             needs.down_proj ? ops::new_like(weights.down_proj) : at::Tensor()};
-    mlp_.backward_into({addresses.view(), addresses.view(), kept[1], routing_R, rows, weights, needs}, grads);
+    timed(Stage::kExperts, [&] {
+      mlp_.backward_into({addresses.view(), addresses.view(), kept[1], routing_R, rows, weights, needs}, grads);
+    });
     if (needs.weights) {
       const float* grad_routing = grads.weights_R.const_data_ptr<float>();
       for_each_row(*window, [&](int source, int64_t choice) {
         static_cast<float*>(window->buffer(source, kGradRouting))[choice] = *grad_routing++;
       });
     }
-    window->close();
+    close(*window);
     if (needs.x) result.tokens_TH = combine_rows(grad_x_CH, {}, plan_.num_tokens, plan_.top_k, {});
     result.gate_up_proj = grads.gate_up_proj;
     result.down_proj = grads.down_proj;
@@ -119,6 +127,15 @@ class WindowStep : public DispatchStep {
   void* choices() { return plan_.source.choice_of_row.data(); }
   void* counts() { return plan_.send_counts.data(); }
 
+  std::unique_ptr<comm::Window> open(std::span<void* const> own, std::string_view tag) {
+    const StageTimer timer(Stage::kExchange);
+    return ep_.open_window(own, tag);
+  }
+  static void close(comm::Window& window) {
+    const StageTimer timer(Stage::kExchange);
+    window.close();
+  }
+
   int64_t num_rows() const { return static_cast<int64_t>(plan_.experts.arrival_rows.size()); }
 
   // A row of the results of each choice.
@@ -129,6 +146,7 @@ class WindowStep : public DispatchStep {
   // Calls visit(source, choice of the source) for this rank's rows in expert order, an expert's by source.
   template <typename Visit>
   void for_each_row(const comm::Window& window, const Visit& visit) const {
+    const StageTimer timer(Stage::kPlan);
     std::vector<const int64_t*> next;
     for (int source = 0; source < ep_.size(); ++source) {
       const auto* choices = static_cast<const int64_t*>(window.buffer(source, 0));
@@ -153,13 +171,25 @@ class WindowStep : public DispatchStep {
   const ExpertMlp& mlp_;
 };
 
+// Once in a process: it is the same in each layer and step.
+void tell_one_piece() {
+  static std::once_flag told;
+  std::call_once(told, [] {
+    base::log_info("mc2: fewer than {} rows an expert from each rank: the exchange stays in one piece",
+                   kMinMc2PieceRows);
+  });
+}
+
+constexpr ChunkRule kRankByRank{
+    .cut = ChunkCut::kRanks, .min_expert_rows = kMinMc2PieceRows, .tell_whole = tell_one_piece};
+
 }  // namespace
 
-std::unique_ptr<Dispatcher> make_mc2_dispatcher() {
-  return make_step_dispatcher("mc2", [](const StepContext& context) -> std::unique_ptr<DispatchStep> {
+std::unique_ptr<Dispatcher> make_mc2_dispatcher(const DispatcherOptions& options) {
+  return make_step_dispatcher("mc2", options, [](const StepContext& context) -> std::unique_ptr<DispatchStep> {
     const bool reads_anywhere = &context.mlp != &reference_expert_mlp();
     if (context.ep.shares_memory() && reads_anywhere) return std::make_unique<WindowStep>(context);
-    return make_chunk_step(context, {.cut = ChunkCut::kRanks});
+    return make_chunk_step(context, kRankByRank);
   });
 }
 

@@ -8,6 +8,10 @@
 
 namespace expertmesh::moe {
 
-std::unique_ptr<Dispatcher> make_mc2_dispatcher();
+// Apart, the exchange goes rank by rank where an expert gets as many rows from each on average: with fewer, what each
+// piece costs by itself is more than what passes meanwhile (measured, docs/dispatchers.md).
+constexpr int64_t kMinMc2PieceRows = 512;
+
+std::unique_ptr<Dispatcher> make_mc2_dispatcher(const DispatcherOptions& options);
 
 }  // namespace expertmesh::moe

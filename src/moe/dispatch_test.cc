@@ -277,8 +277,8 @@ TEST_P(Decoding, TakesTheSameExperts) {
       Routing routing;
       routing.is_generating = routing.decided = true;
       routing.ids_TK = problem.ids_TK;
-      const at::Tensor got = info.make()->forward(problem.hidden_TH, problem.weights_TK, routing,
-                                                  {problem.gate_up_proj, problem.down_proj}, world->all());
+      const at::Tensor got = info.make({})->forward(problem.hidden_TH, problem.weights_TK, routing,
+                                                    {problem.gate_up_proj, problem.down_proj}, world->all());
       EXPECT_LT(max_difference(got, exact), bound) << info.name << " " << sizes.tokens;
     }
   }

@@ -24,14 +24,18 @@ constexpr std::array kDispatchers{
 
 std::span<const DispatcherInfo> dispatchers() { return kDispatchers; }
 
-std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name) {
+std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatcherOptions& options) {
   std::vector<std::string_view> names;
   for (const DispatcherInfo& info : kDispatchers) {
-    if (info.name == name) return info.make();
+    if (info.name == name) return info.make(options);
     names.push_back(info.name);
   }
   throw base::make_error(base::Code::kConfig, "config/ep_dispatcher", "there is no dispatcher \"{}\".", name)
       .hint(fmt::format("Use one of: {}.", fmt::join(names, ", ")));
+}
+
+bool has_dedup(std::string_view name, bool shares_memory) {
+  return name != "eager" && !(name == "mc2" && shares_memory);
 }
 
 }  // namespace expertmesh::moe

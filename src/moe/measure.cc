@@ -1,71 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/measure.h"
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "base/median.h"
-#include "moe/dispatcher.h"
+#include "moe/workload.h"
 
 namespace expertmesh::moe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kMaxRounds = 50;
-
-struct Candidate {
-  std::unique_ptr<Dispatcher> dispatcher;
-  std::vector<double> seconds{};
-};
 
 }  // namespace
 
-std::vector<DispatcherTime> measure_dispatchers(const LayerShape& shape, comm::Group& ep, comm::Group& all,
-                                                double seconds) {
+std::string Contender::label() const { return options.dedup ? std::string(name) : fmt::format("{}-no-dedup", name); }
+
+std::vector<Contender> contenders(std::optional<bool> dedup, bool shares_memory) {
+  std::vector<Contender> result;
+  for (const DispatcherInfo& row : dispatchers()) {
+    result.push_back({row.name, {.dedup = dedup.value_or(true) || !has_dedup(row.name, shares_memory)}});
+    if (!dedup && row.name == "fused") result.push_back({row.name, {.dedup = false}});
+  }
+  return result;
+}
+
+std::vector<ContenderTime> measure_dispatchers(const LayerShape& shape, const std::vector<Contender>& contenders,
+                                               comm::Group& ep, comm::Group& all, double seconds) {
+  using Clock = std::chrono::steady_clock;
   const at::AutoGradMode with_graph(true);
-  SampleLayer layer(shape, ep);
-  std::vector<Candidate> candidates;
-  for (const DispatcherInfo& row : dispatchers()) candidates.push_back({row.make()});
+  const WorkloadShape workload{
+      .ranks = ep.size(), .tokens = shape.tokens, .experts = shape.experts, .top_k = shape.top_k};
+  const SampleLayer layer(shape, ep);
+  std::vector<std::unique_ptr<Dispatcher>> dispatchers;
+  for (const Contender& contender : contenders) {
+    dispatchers.push_back(make_dispatcher(contender.name, contender.options));
+  }
+  std::vector<std::vector<double>> times(contenders.size());
   const auto start = Clock::now();
   for (int round = -1; round < kMaxRounds; ++round) {  // the first warms up
-    const at::Tensor ids_TK = layer.choices(layer.next_scores_TE());
-    for (Candidate& candidate : candidates) {
-      all.barrier("auto");
-      const auto begin = Clock::now();
-      layer.step(*candidate.dispatcher, ep, ids_TK);
-      const double own = std::chrono::duration<double>(Clock::now() - begin).count();
-      const double slowest = all.all_reduce_double(own, comm::ReduceOp::kMax, "auto");
-      if (round >= 0) candidate.seconds.push_back(slowest);
+    const std::vector<int64_t> ids = workload_ids(workload, ep.rank(), round + 1);
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      const double slowest = layer.timed_step(*dispatchers[i], ep, all, ids);
+      if (round >= 0) times[i].push_back(slowest);
     }
     const double spent = std::chrono::duration<double>(Clock::now() - start).count();
     const bool is_over = all.all_reduce_double(spent, comm::ReduceOp::kMax, "auto time") >= seconds;
     if (is_over && round >= 0) break;
   }
-  std::vector<DispatcherTime> times;
-  for (const Candidate& candidate : candidates) {
-    times.push_back({candidate.dispatcher->name(), base::median(candidate.seconds) * 1e3});
-  }
-  return times;
+  std::vector<ContenderTime> result;
+  for (size_t i = 0; i < contenders.size(); ++i) result.push_back({contenders[i], base::median(times[i]) * 1e3});
+  return result;
 }
 
-std::string_view fastest(const std::vector<DispatcherTime>& times) {
+const Contender& fastest(const std::vector<ContenderTime>& times) {
   constexpr double kSame = 1.02;
   double best = times.front().milliseconds;
-  for (const DispatcherTime& time : times) best = std::min(best, time.milliseconds);
+  for (const ContenderTime& time : times) best = std::min(best, time.milliseconds);
   const auto chosen = std::find_if(times.begin(), times.end(),
-                                   [&](const DispatcherTime& time) { return time.milliseconds <= kSame * best; });
-  return chosen->name;
+                                   [&](const ContenderTime& time) { return time.milliseconds <= kSame * best; });
+  return chosen->contender;
 }
 
-std::string times_text(const std::vector<DispatcherTime>& times) {
+std::string times_text(const std::vector<ContenderTime>& times) {
   std::string text;
-  for (const DispatcherTime& time : times) {
-    text += fmt::format("{}{} {:.2f} ms", text.empty() ? "" : ", ", time.name, time.milliseconds);
+  for (const ContenderTime& time : times) {
+    text += fmt::format("{}{} {:.2f} ms", text.empty() ? "" : ", ", time.contender.label(), time.milliseconds);
   }
   return text;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times every dispatcher on the shapes of a run, for `ep_dispatcher: auto`: one MoE layer, forward and backward, random
+// Times the dispatchers on the shapes of a run, for `ep_dispatcher: auto`: one MoE layer, forward and backward, random
 // tokens with all experts equally likely. Memory: one layer's experts of this rank twice (weights and gradients), given
 // back at the end.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,20 +14,31 @@
 
 namespace expertmesh::moe {
 
-struct DispatcherTime {
-  std::string_view name;
+// A dispatcher with its options.
+struct Contender {
+  std::string_view name;  // of the table
+  DispatcherOptions options{};
+
+  std::string label() const;  // "fused", "fused-no-dedup"
+  bool operator==(const Contender&) const = default;
+};
+
+// Every dispatcher of the table, with dedup as said where it has an effect; left open, `fused` without it as well.
+std::vector<Contender> contenders(std::optional<bool> dedup, bool shares_memory);
+
+struct ContenderTime {
+  Contender contender;
   double milliseconds = 0;  // median over rounds of the slowest rank
 };
 
-// In the order of the table; equal on all ranks. Rounds are interleaved until `seconds` are over; one warms up, one
-// at least is measured.
-// Collective over ep and all, which has the ranks of every ep group.
-std::vector<DispatcherTime> measure_dispatchers(const LayerShape& shape, comm::Group& ep, comm::Group& all,
-                                                double seconds);
+// In the order of the contenders; equal on all ranks. Rounds are interleaved until `seconds` are over; one warms up,
+// one at least is measured. Collective over ep and all, which has the ranks of every ep group.
+std::vector<ContenderTime> measure_dispatchers(const LayerShape& shape, const std::vector<Contender>& contenders,
+                                               comm::Group& ep, comm::Group& all, double seconds);
 
-// The fastest; of those within 2% of it the first of the table, so that noise does not choose.
-std::string_view fastest(const std::vector<DispatcherTime>& times);
+// The fastest; of those within 2% of it the first, so that noise does not choose.
+const Contender& fastest(const std::vector<ContenderTime>& times);
 // One line each.
-std::string times_text(const std::vector<DispatcherTime>& times);
+std::string times_text(const std::vector<ContenderTime>& times);
 
 }  // namespace expertmesh::moe

@@ -13,12 +13,13 @@ using base::Code;
 using base::make_error;
 
 // Counts the rows of each expert; checks the ids on the way. `last_token` remembers who picked an expert last.
-std::vector<int64_t> count_choices(std::span<const int64_t> ids_TK, int64_t top_k, int64_t num_experts) {
+std::vector<int64_t> count_choices(std::span<const int64_t> ids_TK, int64_t top_k, int64_t num_experts,
+                                   int64_t first_token) {
   std::vector<int64_t> counts_E(static_cast<size_t>(num_experts), 0);
   std::vector<int64_t> last_token(static_cast<size_t>(num_experts), -1);
   for (size_t choice = 0; choice < ids_TK.size(); ++choice) {
     const int64_t id = ids_TK[choice];
-    const int64_t token = static_cast<int64_t>(choice) / top_k;
+    const int64_t token = first_token + static_cast<int64_t>(choice) / top_k;
     if (id < 0 || id >= num_experts) {
       throw make_error(Code::kInternal, "moe/routing", "token {} was routed to expert {}, but there are {} experts.",
                        token, id, num_experts);
@@ -43,11 +44,11 @@ std::vector<int64_t> starts_of(std::span<const int64_t> counts) {
 
 }  // namespace
 
-SourcePlan make_source_plan(std::span<const int64_t> ids_TK, int64_t top_k, int64_t num_experts) {
+SourcePlan make_source_plan(std::span<const int64_t> ids_TK, int64_t top_k, int64_t num_experts, int64_t first_token) {
   EXPERTMESH_CHECK(top_k >= 1 && static_cast<int64_t>(ids_TK.size()) % top_k == 0, "{} ids, {} a token", ids_TK.size(),
                    top_k);
   SourcePlan plan;
-  plan.counts_E = count_choices(ids_TK, top_k, num_experts);
+  plan.counts_E = count_choices(ids_TK, top_k, num_experts, first_token);
   plan.choice_of_row.resize(ids_TK.size());
   plan.row_of_choice.resize(ids_TK.size());
   plan.token_of_row.resize(ids_TK.size());

@@ -17,8 +17,10 @@ struct SourcePlan {
   std::vector<int64_t> counts_E;       // rows of each global expert
 };
 
-// Throws kInternal for an id that is no expert, and for a token that picked one expert twice (naming both).
-SourcePlan make_source_plan(std::span<const int64_t> ids_TK, int64_t top_k, int64_t num_experts);
+// Throws kInternal for an id that is no expert, and for a token that picked one expert twice (naming both; tokens are
+// counted from first_token).
+SourcePlan make_source_plan(std::span<const int64_t> ids_TK, int64_t top_k, int64_t num_experts,
+                            int64_t first_token = 0);
 
 // At the experts: rows arrive by source, each source's by expert; experts want them by expert, each expert's by source.
 struct ExpertPlan {

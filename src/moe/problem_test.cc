@@ -17,6 +17,7 @@
 #include <limits>
 
 #include "moe/test_problem.h"
+#include "moe/workload.h"
 
 namespace expertmesh::moe {
 
@@ -55,8 +56,11 @@ Problem make_problem(const ProblemSizes& sizes, int64_t seed) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(sizes.hidden));
   problem.gate_up_proj = randn({sizes.experts, 2 * sizes.width, sizes.hidden}) * scale;
   problem.down_proj = randn({sizes.experts, sizes.hidden, sizes.width}) * (1.0 / std::sqrt(double(sizes.width)));
-  const at::Tensor scores = at::rand({sizes.tokens, sizes.experts}, generator, at::kFloat);
-  problem.ids_TK = scores.argsort(int64_t{1}, false).slice(1, 0, sizes.top_k).contiguous();
+  problem.ids_TK = ids_tensor(
+      workload_ids(
+          {.tokens = sizes.tokens, .experts = sizes.experts, .top_k = sizes.top_k, .seed = static_cast<uint64_t>(seed)},
+          /*rank=*/0, /*step=*/0),
+      sizes.top_k);
   problem.weights_TK = at::rand({sizes.tokens, sizes.top_k}, generator, at::kFloat) + 0.1;
   return problem;
 }

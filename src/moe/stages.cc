@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/check.h"
+#include "moe/stage_clock.h"
 #include "ops/cpu/expert_rows.h"
 #include "ops/new_tensor.h"
 #include "ops/raw.h"
@@ -33,6 +34,7 @@ at::Tensor exchange_expert_counts(std::span<const int64_t> counts_E, int64_t num
 
 at::Tensor exchange(const at::Tensor& rows, std::span<const int64_t> send_counts, std::span<const int64_t> recv_counts,
                     comm::Group& ep, std::string_view tag) {
+  const StageTimer timer(Stage::kExchange);
   int64_t num_received = 0;
   for (const int64_t count : recv_counts) num_received += count;
   std::vector<int64_t> shape = rows.sizes().vec();
@@ -58,6 +60,7 @@ ExpertRows DispatchPlan::rows() const {
 }
 
 DispatchPlan plan_dispatch(Routing& routing, int64_t num_local_experts, comm::Group& ep) {
+  const StageTimer timer(Stage::kPlan);
   EXPERTMESH_CHECK(routing.ids_TK.dim() == 2 && routing.ids_TK.is_contiguous(), "{} dims", routing.ids_TK.dim());
   DispatchPlan plan;
   plan.num_tokens = routing.ids_TK.size(0);
@@ -76,6 +79,7 @@ DispatchPlan plan_dispatch(Routing& routing, int64_t num_local_experts, comm::Gr
 }
 
 at::Tensor select_rows(const at::Tensor& rows, std::span<const int64_t> index) {
+  const StageTimer timer(Stage::kPermute);
   std::vector<int64_t> shape = rows.sizes().vec();
   shape[0] = static_cast<int64_t>(index.size());
   at::Tensor out = ops::new_tensor(shape, rows.scalar_type());
@@ -117,6 +121,7 @@ at::Tensor combine(const DispatchPlan& plan, const at::Tensor& rows_RH, const at
 
 at::Tensor combine_rows(const at::Tensor& rows_RH, std::span<const int64_t> row_of_choice, int64_t num_tokens,
                         int64_t top_k, const at::Tensor& weights_TK) {
+  const StageTimer timer(Stage::kCombine);
   at::Tensor out_TH = ops::new_tensor({num_tokens, rows_RH.size(1)}, rows_RH.scalar_type());
   const ops::cpu::CombineShape shape{
       .row_of_choice = row_of_choice.empty() ? nullptr : row_of_choice.data(),
@@ -131,6 +136,32 @@ at::Tensor combine_rows(const at::Tensor& rows_RH, std::span<const int64_t> row_
     });
   });
   return out_TH;
+}
+
+void sum_rows(const at::Tensor& rows_RH, const RowSums& sums, const at::Tensor& weights_R, int64_t begin, int64_t end,
+              const at::Tensor& out) {
+  const StageTimer timer(Stage::kCombine);
+  const int64_t width = out.size(1);
+  ops::with_element_type(out.scalar_type(), [&](auto element) {
+    using T = decltype(element);
+    at::parallel_for(begin, end, kRowsPerTask, [&](int64_t first, int64_t last) {
+      std::vector<float> weights;
+      for (int64_t result = first; result < last; ++result) {
+        const auto at = static_cast<size_t>(sums.offsets[static_cast<size_t>(result)]);
+        const auto rows =
+            std::span(sums.rows).subspan(at, static_cast<size_t>(sums.offsets[static_cast<size_t>(result) + 1]) - at);
+        weights.clear();
+        if (weights_R.defined()) {
+          for (const int64_t row : rows) weights.push_back(weights_R.const_data_ptr<float>()[row]);
+        }
+        const ops::cpu::CombineShape shape{.row_of_choice = rows.data(),
+                                           .weights = weights.empty() ? nullptr : weights.data(),
+                                           .top_k = static_cast<int64_t>(rows.size()),
+                                           .width = width};
+        ops::cpu::combine_rows(ops::raw<T>(rows_RH), ops::mutable_raw<T>(out) + result * width, shape, 0, 1);
+      }
+    });
+  });
 }
 
 }  // namespace expertmesh::moe

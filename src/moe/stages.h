@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "moe/chunk_plan.h"
 #include "moe/dispatcher.h"
 #include "moe/expert_mlp.h"
 #include "moe/plan.h"
@@ -56,5 +57,8 @@ at::Tensor combine(const DispatchPlan& plan, const at::Tensor& rows_RH, const at
 // The same, from row row_of_choice[c] for choice c; empty: from row c.
 at::Tensor combine_rows(const at::Tensor& rows_RH, std::span<const int64_t> row_of_choice, int64_t num_tokens,
                         int64_t top_k, const at::Tensor& weights_TK);
+// The same for sums of any numbers of rows: results [begin, end) into their rows of out. weights_R: of each row.
+void sum_rows(const at::Tensor& rows_RH, const RowSums& sums, const at::Tensor& weights_R, int64_t begin, int64_t end,
+              const at::Tensor& out);
 
 }  // namespace expertmesh::moe

@@ -10,6 +10,7 @@
 
 #include "comm/group.h"
 #include "moe/dispatcher.h"
+#include "moe/sample_layer.h"  // ids_tensor
 
 namespace expertmesh::moe {
 

@@ -2,12 +2,12 @@
 #include "train/sharded_model.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_set>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "moe/measure.h"
 #include "train/kernels.h"
 
 namespace expertmesh::train {
@@ -60,29 +60,44 @@ void ShardedModel::choose_runtime(const ShardingOptions& options) {
   runtime_.ops = &operators_;
   runtime_.chunk_size = options.kernel.chunk_size;
   runtime_.ep = meshes_->share(comm::Axis::kEp);
-  runtime_.dispatcher = moe::make_dispatcher(choose_dispatcher(options));
+  const moe::Contender chosen = choose_dispatcher(options);
+  runtime_.dispatcher = moe::make_dispatcher(chosen.name, chosen.options);
   runtime_.choice_rule =
       moe::make_choice_rule(options.debug_router, sizes.experts, sizes.experts_per_token, *runtime_.ep);
 }
 
-std::string ShardedModel::choose_dispatcher(const ShardingOptions& options) {
+moe::Contender ShardedModel::choose_dispatcher(const ShardingOptions& options) {
   constexpr double kSeconds = 1;
   constexpr int64_t kMostTokens = 8192;  // what more of them cost goes up in step for all
   const config::Dispatcher asked = options.dist.ep_dispatcher;
-  if (asked != config::Dispatcher::kAuto) return std::string(config::choice_name(asked));
+  const std::optional<bool> dedup = options.dist.ep_dedup == config::Dedup::kAuto
+                                        ? std::nullopt
+                                        : std::optional(options.dist.ep_dedup == config::Dedup::kTrue);
+  const bool shares_memory = runtime_.ep->shares_memory();
+  if (asked != config::Dispatcher::kAuto) {
+    const std::string_view name = config::choice_name(asked);
+    if (dedup && !moe::has_dedup(name, shares_memory)) {
+      throw base::make_error(base::Code::kConfig, "config/ep_dedup",
+                             "ep_dedup {} has no effect with ep_dispatcher {} here: its ranks read each other's memory",
+                             config::choice_name(options.dist.ep_dedup), name)
+          .at("dist_config.ep_dedup")
+          .hint("Leave it out.");
+    }
+    return {name, {.dedup = dedup.value_or(true)}};
+  }
   const model::Model::Sizes sizes = model_->sizes();
-  if (runtime_.ep->size() == 1 || sizes.moe_layers == 0) return "eager";  // nothing is exchanged
-  const std::vector<moe::DispatcherTime> times =
+  if (runtime_.ep->size() == 1 || sizes.moe_layers == 0) return {"eager"};  // nothing is exchanged
+  const std::vector<moe::ContenderTime> times =
       moe::measure_dispatchers({.tokens = std::min(options.micro_batch_tokens, kMostTokens),
                                 .hidden = sizes.hidden,
                                 .width = sizes.moe_intermediate,
                                 .experts = sizes.experts,
                                 .top_k = sizes.experts_per_token,
                                 .dtype = options.bf16 ? at::kBFloat16 : at::kFloat},
-                               *runtime_.ep, meshes_->world(), kSeconds);
-  std::string chosen(moe::fastest(times));
+                               moe::contenders(dedup, shares_memory), *runtime_.ep, meshes_->world(), kSeconds);
+  const moe::Contender chosen = moe::fastest(times);
   if (meshes_->world().rank() == 0) {
-    base::log_info("ep_dispatcher auto: {}; a layer forward and backward: {}", chosen, moe::times_text(times));
+    base::log_info("ep_dispatcher auto: {}; a layer forward and backward: {}", chosen.label(), moe::times_text(times));
   }
   return chosen;
 }

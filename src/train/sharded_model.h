@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "model/model.h"
 #include "model/registry.h"
+#include "moe/measure.h"
 #include "ops/operators.h"
 #include "shard/placement.h"
 #include "shard/unit.h"
@@ -55,7 +56,7 @@ class ShardedModel {
 
  private:
   void choose_runtime(const ShardingOptions& options);
-  std::string choose_dispatcher(const ShardingOptions& options);
+  moe::Contender choose_dispatcher(const ShardingOptions& options);
   void choose_trainable(const std::vector<std::string>& patterns);
   void place(const model::ModelSpec& spec, const config::DistConfig& dist);
   void make_units(const config::DistConfig& dist);

@@ -52,8 +52,14 @@ class Trainer {
         rate_(config_.schedule, config_.train.learning_rate, total_steps_) {}
 
   // The one in use, also where the configuration leaves the choice.
-  config::Dispatcher dispatcher() const {
-    return config::try_choice<config::Dispatcher>(model_.runtime().dispatcher->name()).value();
+  void name_dispatcher(config::DistConfig& dist) const {
+    const moe::Dispatcher& dispatcher = *model_.runtime().dispatcher;
+    dist.ep_dispatcher = config::try_choice<config::Dispatcher>(dispatcher.name()).value();
+    if (!moe::has_dedup(dispatcher.name(), model_.runtime().ep->shares_memory())) {
+      dist.ep_dedup = config::Dedup::kAuto;
+    } else if (!dispatcher.options().dedup) {
+      dist.ep_dedup = config::Dedup::kFalse;
+    }
   }
 
   Stop run() {
@@ -74,12 +80,25 @@ class Trainer {
     }
     summary_.seconds = seconds_since(start);
     summary_.tokens_per_s = static_cast<double>(tokens_seen_) / std::max(summary_.seconds, 1e-9);
+    report_traffic();
     save();
     return summary_.stop;
   }
 
  private:
   bool is_main() const { return world_.rank() == 0; }
+
+  // What travelling once to a rank saves: tokens, results and their gradients, of all ranks.
+  void report_traffic() {
+    const moe::TokenTraffic own = model_.runtime().dispatcher->traffic();
+    const auto sum = [&](int64_t bytes) {
+      return static_cast<double>(world_.all().all_reduce_int(bytes, comm::ReduceOp::kSum, "exchanged bytes"));
+    };
+    const double bytes = sum(own.bytes), by_choice = sum(own.bytes_by_choice);
+    if (!is_main() || by_choice == 0) return;
+    base::log_info("tokens and results exchanged between ranks: {}, of {} with a row for each choice",
+                   human_bytes(bytes), human_bytes(by_choice));
+  }
 
   data::LoaderOptions loader_options() const {
     return {.dp_rank = meshes_->coordinates().dp,
@@ -236,7 +255,7 @@ Stop run_training(comm::World& world, const Job& job, Observer& observer) {
   if (world.rank() == 0) write_resolved_config(resolved, output_dir);
   Trainer trainer(world, job, observer, output_dir);
   if (world.rank() == 0 && resolved.dist.ep_dispatcher == config::Dispatcher::kAuto) {
-    resolved.dist.ep_dispatcher = trainer.dispatcher();
+    trainer.name_dispatcher(resolved.dist);
     write_resolved_config(resolved, output_dir);
   }
   return trainer.run();

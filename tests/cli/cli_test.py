@@ -31,6 +31,7 @@ ASK = NANO + ["--prompt", "x"]
 ROWS = NANO + ["--input", "ids.jsonl", "--max-new-tokens", "4"]
 TALKER = ["--model", "talker", "chat_markup=qwen3", "--max-new-tokens", "12"]
 EP_2 = ["--ranks", "2", "dist_config.name=fsdpturbo", "dist_config.ep_size=2"]
+BENCH = ["bench", "moe", "--workload", "balanced", "--hidden", "16", "--width", "8", "--experts", "8", "--top-k", "2"]
 MINIMAL = "config/ok_minimal.yaml"
 COUNTER = itertools.count()
 
@@ -142,6 +143,26 @@ MISTAKES = [
     ("init_no_such_tokenizer", INIT + ["--tokenizer", "nope", "--out", "made"], MODEL, ["nope"]),
     ("init_tokenizer_too_large", INIT + ["--tokenizer", "render/tokenizer", "--out", "made"], MODEL, ["380", "8"]),
     ("init_into_a_model", INIT + ["--out", "weights/models/ok_split"], CHECKPOINT, ["weights/models/ok_split", "holds a model"]),
+    ("bench_nothing", ["bench", "--workload", "balanced"], USAGE, ["expertmesh bench moe"]),
+    ("bench_typo", ["bench", "mo", "--workload", "balanced"], USAGE, ["\"mo\"", "moe"]),
+    ("bench_without_workload", ["bench", "moe"], USAGE, ["--workload is required"]),
+    ("bench_workload_typo", ["bench", "moe", "--workload", "hot-rnk"], USAGE, ["hot-rnk", "Did you mean hot-rank"]),
+    ("bench_workload_far", ["bench", "moe", "--workload", "x"], USAGE, ["\"x\"", "balanced", "empty-rank", "all"]),
+    ("bench_dispatcher_typo", BENCH + ["--dispatcher", "fused,domin"], USAGE, ["domin", "Did you mean domino"]),
+    ("bench_dedup_of_shared_memory", BENCH + ["--dispatcher", "mc2-no-dedup"], USAGE, ["mc2-no-dedup"]),
+    ("bench_ranks_word", BENCH + ["--ranks", "2,x"], USAGE, ["2,x", "\"x\""]),
+    ("bench_ranks_zero", BENCH + ["--ranks", "0"], USAGE, ["\"0\""]),
+    ("bench_ranks_do_not_divide", BENCH + ["--ranks", "2,3"], USAGE, ["3 ranks do not divide 8 experts"]),
+    ("bench_ep_size_does_not_divide", BENCH + ["--ranks", "4", "--ep-size", "3"], USAGE, ["--ep-size 3", "4 ranks"]),
+    ("bench_top_k_too_many", BENCH[:-2] + ["--top-k", "9"], USAGE, ["--top-k 9", "--experts 8"]),
+    ("bench_tokens_zero", BENCH + ["--tokens", "0"], USAGE, ["--tokens 0", "1 or more"]),
+    ("bench_rounds_zero", BENCH + ["--rounds", "0"], USAGE, ["--rounds 0", "1 or more"]),
+    ("bench_dtype", BENCH + ["--dtype", "fp8"], USAGE, ["fp8", "bf16", "fp32"]),
+    ("bench_links_of_no_speed", BENCH + ["--mb-per-second", "0"], USAGE, ["--mb-per-second 0", "above 0"]),
+    ("bench_preset_typo", ["bench", "moe", "--workload", "all", "--preset", "qwen3-moe-tny"], USAGE, ["qwen3-moe-tny", "qwen3-moe-tiny"]),
+    ("bench_preset_and_size", ["bench", "moe", "--workload", "all", "--preset", "qwen3-moe-tiny", "--experts", "4"], USAGE,
+     ["--experts 4", "--preset qwen3-moe-tiny"]),
+    ("bench_json_in_no_directory", BENCH + ["--json", "nowhere/times.json"], DATA, ["nowhere/times.json"]),
     ("list_nothing", ["list"], USAGE, ["models", "presets"]),
     ("list_typo", ["list", "modles"], USAGE, ["modles", "models"]),
     ("list_too_much", ["list", "models", "presets"], USAGE, ["presets", "too many"]),
@@ -213,6 +234,28 @@ def test_help(arguments):
 
 def test_list(what, words):
     EXPERTMESH(["list", what]).expect_code(0).expect(*words)
+
+
+def test_bench():
+    """All workloads and dispatchers: the table says each, the file holds the figures."""
+    arguments = ["bench", "moe", "--workload", "all"] + BENCH[4:] + ["--tokens", "24", "--rounds", "1", "--ranks", "2,4", "--json", "times.json"]
+    EXPERTMESH(arguments).expect_code(0).expect("hot-rank: half of the tokens", "fused-no-dedup", "4 ranks (threads)")
+    with open(os.path.join(EXPERTMESH.folder, "times.json")) as file:
+        runs = json.load(file)["runs"]
+    names = {(run["workload"], run["ranks"]) for run in runs}
+    if len(runs) != 16 or len(names) != 16:
+        raise Failure("the file has %s" % sorted(names))
+    for run in runs:
+        rows = {row["dispatcher"]: row for row in run["dispatchers"]}
+        if list(rows) != ["eager", "fused", "fused-no-dedup", "mc2", "domino"]:
+            raise Failure("dispatchers %s" % list(rows))
+        eager, fused = rows["eager"], rows["fused"]
+        if eager["to_eager"] != 1 or eager["saved_bytes"] != 0 or not eager["sent_bytes"] > 0 or not eager["tokens_per_s"] > 0:
+            raise Failure("eager: %s" % eager)
+        if run["ranks"] == 2 and run["workload"] != "spread" and not fused["saved_bytes"] > 0:
+            raise Failure("%s: fused saves nothing" % run["workload"])
+    slow = BENCH + ["--tokens", "64", "--rounds", "1", "--ranks", "2", "--dispatcher", "fused,auto", "--mb-per-second", "1"]
+    EXPERTMESH(slow).expect_code(0).expect("links 1 MB/s", "auto takes ")
 
 
 def test_version():
@@ -442,12 +485,12 @@ def main():
         suite = Suite()
         for name, *rest in MISTAKES:
             suite.add_named(name, test_mistake, *rest)
-        for arguments in ([], ["--help"], ["-h"], ["help"]) + tuple([c, "--help"] for c in ("sft", "train", "score", "generate", "chat", "init", "list", "version")):
+        for arguments in ([], ["--help"], ["-h"], ["help"]) + tuple([c, "--help"] for c in ("sft", "train", "score", "generate", "chat", "init", "list", "bench", "version")):
             suite.add_named("help_" + "_".join(arguments), test_help, arguments)
         for what, words in (("models", ["qwen3_moe", "qwen3_5_moe", "qwen3_5_moe_text"]), ("dispatchers", ["eager", "fused", "mc2", "domino"]), ("kernels", ["reference", "EXPERTS IN BF16", "amx"]), ("presets", ["qwen3-moe-tiny", "qwen3.5-moe-35b-a3b"]),
                             ("converters", ["alpaca", "sharegpt", "openai", "tokenized"])):
             suite.add_named("list_" + what, test_list, what, words)
-        for test in (test_version, test_init_and_alias, test_init_says_the_dtype, test_batching_strategies, test_small_set_repeats_with_a_warning,
+        for test in (test_version, test_bench, test_init_and_alias, test_init_says_the_dtype, test_batching_strategies, test_small_set_repeats_with_a_warning,
                      test_attention_choices, test_score_writes_whole_output, test_generate_rows, test_generate_to_stdout,
                      test_generate_without_finite_scores, test_generate_text, test_chat, test_chat_answer_is_interrupted,
                      test_chat_on_a_terminal, test_chat_reads_a_config_file):

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "harness.h"
+#include "moe/dispatch_domino.h"
 
 namespace expertmesh::dist {
 namespace {
@@ -202,18 +203,30 @@ INSTANTIATE_TEST_SUITE_P(Rules, HotRouting, testing::Values("hot:2", "hot:3", "n
 // DISP-01, DISP-02 and AC-02 with every dispatcher: ranks whose experts get nothing; recompute changes not one bit.
 class DispatcherRuns : public testing::TestWithParam<std::string> {
  protected:
+  DispatcherRuns() { moe::TEST_cut_domino_slices_from(2); }  // micro-batches here are small
+  ~DispatcherRuns() override { moe::TEST_cut_domino_slices_from(0); }
+
   static Mesh mesh(int ranks, int ep, const std::string& rule = "") {
     return {.ranks = ranks, .ep = ep, .extra = rule, .dispatcher = GetParam()};
   }
 };
 
 TEST_P(DispatcherRuns, HotRoutingEqualsOneRank) {
-  for (const std::string rule : {"debug_router=hot:2", "debug_router=hot:3"}) {
+  for (const std::string rule : {"debug_router=hot:2", "debug_router=rotating:2", "debug_router=burst:3/2"}) {
     const RunResult expected = run_steps(spec_of("tiny_s0", {.extra = rule}, mixed_steps()));
     for (const Mesh& m : {mesh(4, 4, rule), mesh(4, 2, rule)}) {
       EXPECT_EQ(difference(run_steps(spec_of("tiny_s0", m, mixed_steps())), expected), "") << name_of(m);
     }
   }
+}
+
+TEST_P(DispatcherRuns, EqualsOneRank) {
+  for (const char* golden : {"tiny_s0", "qwen3_5_whole"}) {
+    for (const Mesh& m : {mesh(2, 2), mesh(8, 8), mesh(8, 2)}) {
+      EXPECT_EQ(difference(run_steps(spec_of(golden, m, mixed_steps())), reference(golden)), "") << name_of(m);
+    }
+  }
+  EXPECT_EQ(difference(run_steps(spec_of("odd_sizes", mesh(3, 3), mixed_steps())), reference("odd_sizes")), "");
 }
 
 TEST_P(DispatcherRuns, RecomputeIsBitwiseEqual) {

@@ -26,6 +26,7 @@ MESHES = [  # processes, overrides
     (2, nano.expert_parallel(2) + ["bf16=true", "optim_config.name=adamw", "optim_config.master_weights=none"]),
     (2, nano.expert_parallel(2) + ["global_batch_size=8", "micro_batch_size=2"]),
     (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=fused"]),
+    (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=fused", "dist_config.ep_dedup=false"]),
     (2, nano.expert_parallel(2) + ["dist_config.ep_dispatcher=domino"]),
     (3, ["dist_config.name=fsdp2"]),
     (4, nano.expert_parallel(2)),
@@ -106,11 +107,11 @@ def test_auto(size):
     runs = finish_all(EXPERTMESH.start_processes(arguments, size))
     for run in runs:
         run.expect_code(OK)
-    runs[0].expect("ep_dispatcher auto: ", "eager ", "fused ", "mc2 ", "domino ")
+    runs[0].expect("ep_dispatcher auto: ", "eager ", "fused ", "fused-no-dedup ", "mc2 ", "domino ")
     with open(path(name, "config.resolved.yaml"), encoding="utf-8") as file:
-        lines = [line.strip() for line in file if "ep_dispatcher" in line]
-    chosen = lines[0].split(": ")[1]
-    if len(lines) != 1 or "auto: %s;" % chosen not in runs[0].err:
+        lines = dict(line.strip().split(": ") for line in file if "ep_d" in line)
+    chosen = lines["ep_dispatcher"] + ("-no-dedup" if lines["ep_dedup"] == '"false"' else "")
+    if "auto: %s;" % chosen not in runs[0].err:
         raise Failure("the resolved configuration says %s" % lines)
 
 
