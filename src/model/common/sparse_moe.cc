@@ -35,11 +35,16 @@ SparseMoe::SparseMoe(const std::string& path, const SparseMoeOptions& options)
 at::Tensor SparseMoe::forward(const at::Tensor& hidden_TH, const Runtime& runtime, moe::Routing& routing) const {
   enter();
   const at::Tensor weights_TK = gate_.forward(hidden_TH, routing, runtime.choice_rule);
-  const at::Tensor routed_TH =
-      runtime.dispatcher->forward(hidden_TH, weights_TK, routing, experts_.weights(), *runtime.ep);
-  if (shared_expert_ == nullptr) return routed_TH;
-  const at::Tensor share_T1 = at::sigmoid(shared_expert_gate_->forward(hidden_TH));
-  return routed_TH + share_T1 * shared_expert_->forward(hidden_TH, *runtime.ops);
+  if (shared_expert_ == nullptr) {
+    return runtime.dispatcher->forward(hidden_TH, weights_TK, routing, experts_.weights(), *runtime.ep);
+  }
+  const moe::LocalWork shared_expert = [&](const at::Tensor& tokens_TH) {
+    const at::Tensor share_T1 = at::sigmoid(shared_expert_gate_->forward(tokens_TH));
+    return share_T1 * shared_expert_->forward(tokens_TH, *runtime.ops);
+  };
+  const moe::Dispatcher::Output out =
+      runtime.dispatcher->forward(hidden_TH, weights_TK, routing, experts_.weights(), *runtime.ep, shared_expert);
+  return out.experts_TH + out.local_TH;
 }
 
 }  // namespace expertmesh::model
