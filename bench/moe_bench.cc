@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One MoE layer, forward and backward, on this machine: the experts' products alone (a loop of at::mm), and each
-// implementation of the expert MLP through the eager dispatcher. Runs of all candidates are interleaved.
-//   moe_bench [tokens hidden width experts top_k] [--ranks N] [--threads N] [--rounds N] [--skew X]
+// One MoE layer, forward and backward, routing given: the experts' products alone (a loop of at::mm with the mean
+// number of rows), and each implementation of the expert MLP through the eager dispatcher. Rounds of all candidates are
+// interleaved; beside each stand the roofline of the processor and of the memory, measured before every round
+// (roofline.h).
+// With several threads, OMP_WAIT_POLICY=passive keeps those that wait out of the CPU time.
+//   moe_bench [tokens hidden width experts top_k] [--ranks N] [--threads N] [--rounds N] [--skew X] [--only NAME,NAME]
+// With --turns, one round of the candidates each time a line arrives, for bench/moe_compare.py.
 // With --decode, the experts' forward alone as decoding has it, without a graph, in layers that follow each other and
 // together fit no cache: GB/s of the weights of the experts that have rows. [--fp32]
 //   moe_bench 1 --decode
@@ -15,12 +19,17 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +38,7 @@
 #include "comm/world.h"
 #include "moe/dispatcher.h"
 #include "moe/expert_mlp.h"
+#include "roofline.h"
 
 namespace expertmesh {
 namespace {
@@ -38,9 +48,12 @@ using Clock = std::chrono::steady_clock;
 struct Sizes {
   int64_t tokens = 1024, hidden = 512, width = 192, experts = 64, top_k = 8;  // a rank's; of the bench-size model
   int ranks = 2, threads = 1, rounds = 9;
-  bool decode = false, fp32 = false;
-  double skew = 0.5;  // 0: experts are equally likely
+  bool decode = false, fp32 = false, turns = false;
+  std::string_view only;  // candidates, with commas between
+  double skew = 0.5;      // 0: experts are equally likely
 
+  // The least that goes through memory: weights are read forward and backward, their gradients written.
+  double weight_bytes() const { return 2.0 * static_cast<double>(3 * experts / ranks * hidden * width); }
   double gflop() const { return 18e-9 * static_cast<double>(tokens * top_k * hidden * width); }  // of one rank
 };
 
@@ -59,6 +72,10 @@ Sizes parse(int argc, char** argv) {
       sizes.rounds = value();
     } else if (word == "--skew") {
       sizes.skew = i + 1 < argc ? std::atof(argv[++i]) : 0;
+    } else if (word == "--only") {
+      sizes.only = i + 1 < argc ? argv[++i] : "";
+    } else if (word == "--turns") {
+      sizes.turns = true;
     } else if (word == "--decode") {
       sizes.decode = true;
     } else if (word == "--fp32") {
@@ -80,8 +97,12 @@ struct Layer {
     const int64_t local = sizes.experts / sizes.ranks;
     hidden = bf16({sizes.tokens, sizes.hidden}, 1).set_requires_grad(true);
     grad = bf16({sizes.tokens, sizes.hidden}, 1);
-    gate_up = bf16({local, 2 * sizes.width, sizes.hidden}, 0.04).set_requires_grad(true);
-    down = bf16({local, sizes.hidden, sizes.width}, 0.07).set_requires_grad(true);
+    // All experts alike: random numbers for each would take longer than the measurement.
+    const auto experts_of = [&](int64_t rows, int64_t columns, double scale) {
+      return bf16({1, rows, columns}, scale).expand({local, rows, columns}).contiguous().set_requires_grad(true);
+    };
+    gate_up = experts_of(2 * sizes.width, sizes.hidden, 0.04);
+    down = experts_of(sizes.hidden, sizes.width, 0.07);
     for (int i = 0; i < 3 * sizes.rounds; ++i) {
       const at::Tensor favour = at::rand({sizes.experts}, generator, at::kFloat) * sizes.skew;
       const at::Tensor scores = at::rand({sizes.tokens, sizes.experts}, generator, at::kFloat) + favour;
@@ -152,37 +173,112 @@ double lower_quartile(std::vector<double> values) {
   return values[values.size() / 4];
 }
 
-void bench(const Sizes& sizes, comm::World& world) {
-  at::set_num_threads(sizes.threads);
-  Layer layer(sizes, world.rank());
-  const Products products(sizes, layer);
-  std::vector<Candidate> candidates{{"products alone", [&] { products.run(); }}};
-  for (const moe::ExpertMlp* mlp :
-       {&moe::reference_expert_mlp(), &moe::native_expert_mlp(), &moe::packed_expert_mlp()}) {
-    if (!mlp->supports(at::kBFloat16)) continue;
-    candidates.push_back({fmt::format("eager, {} experts", mlp->name), [&, mlp] {
-                            moe::TEST_use_expert_mlp(mlp);
-                            world.all().barrier("bench");
-                            layer.step(*moe::make_dispatcher("eager"), world.all());
-                          }});
-  }
-  for (int round = 0; round < sizes.rounds; ++round) {
-    for (Candidate& candidate : candidates) {
-      world.all().barrier("bench");
-      const auto start = Clock::now();
-      const double cpu_start = cpu_now();
-      candidate.run();
-      world.all().barrier("bench");
-      candidate.cpu_seconds.push_back((cpu_now() - cpu_start) / sizes.ranks);
-      candidate.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+class Bench {
+ public:
+  Bench(const Sizes& sizes, comm::World& world)
+      : sizes_(sizes), world_(world), layer_(sizes, world.rank()), products_(sizes, layer_) {
+    add("products", [this] { products_.run(); });
+    for (const moe::ExpertMlp* mlp :
+         {&moe::reference_expert_mlp(), &moe::native_expert_mlp(), &moe::packed_expert_mlp()}) {
+      if (!mlp->supports(at::kBFloat16)) continue;
+      add(mlp->name, [this, mlp] {
+        moe::TEST_use_expert_mlp(mlp);
+        world_.all().barrier("bench");
+        layer_.step(*dispatcher_, world_.all());
+      });
     }
   }
-  if (world.rank() != 0) return;
-  for (const Candidate& candidate : candidates) {
-    const double best = *std::min_element(candidate.seconds.begin(), candidate.seconds.end());
-    fmt::print("{:28} best {:7.2f} ms  median {:7.2f} ms  {:6.1f} GFLOP/s a rank  cpu {:7.2f} ms a rank\n",
-               candidate.name, best * 1e3, base::median(candidate.seconds) * 1e3, sizes.gflop() / best,
-               lower_quartile(candidate.cpu_seconds) * 1e3);
+
+  void run_all() {
+    warm_up();
+    for (int round = 0; round < sizes_.rounds; ++round) {
+      for (Candidate& candidate : candidates_) {
+        measure_roofline();
+        run(candidate);
+      }
+    }
+    if (world_.rank() == 0) print();
+  }
+
+  // A round for each line that arrives: "NAME SECONDS" of each candidate. One rank.
+  void take_turns() {
+    warm_up();
+    std::cout << "ready\n" << std::flush;
+    for (std::string line; std::getline(std::cin, line);) {
+      for (Candidate& candidate : candidates_) {
+        measure_roofline();
+        run(candidate);
+        std::cout << fmt::format("{} {:.6f} {:.6f} {:.1f} {:.6f}\n", candidate.name, candidate.seconds.back(),
+                                 candidate.cpu_seconds.back(), gflops_.back(), memory_seconds_.back())
+                  << std::flush;
+      }
+    }
+  }
+
+ private:
+  void add(std::string_view name, std::function<void()> run) {
+    const std::string wanted = fmt::format(",{},", sizes_.only);
+    if (sizes_.only.empty() || wanted.find(fmt::format(",{},", name)) != std::string::npos) {
+      candidates_.push_back({std::string(name), std::move(run)});
+    }
+  }
+
+  // Memory is touched once before it counts.
+  void warm_up() {
+    for (const Candidate& candidate : candidates_) candidate.run();
+  }
+
+  void measure_roofline() {
+    world_.all().barrier("bench");
+    gflops_.push_back(roofline_.gflops());
+    memory_seconds_.push_back(2 * sizes_.weight_bytes() / roofline_.read_rate() +
+                              sizes_.weight_bytes() / roofline_.write_rate());
+  }
+
+  void run(Candidate& candidate) {
+    world_.all().barrier("bench");
+    const auto start = Clock::now();
+    const double cpu_start = cpu_now();
+    candidate.run();
+    world_.all().barrier("bench");
+    candidate.cpu_seconds.push_back((cpu_now() - cpu_start) / sizes_.ranks);
+    candidate.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+
+  void print() const {
+    const double roof = base::median(gflops_), floor = base::median(memory_seconds_);
+    fmt::print(
+        "roofline of a rank: {:.1f} GFLOP/s from the first cache, {:.2f} ms for weights and gradients in memory\n",
+        roof, floor * 1e3);
+    for (const Candidate& candidate : candidates_) {
+      const auto [best, worst] = std::minmax_element(candidate.seconds.begin(), candidate.seconds.end());
+      const double median = base::median(candidate.seconds);
+      const double thread_seconds = lower_quartile(candidate.cpu_seconds) / sizes_.threads;
+      fmt::print(
+          "{:10} median {:8.2f} ms ({:.2f} to {:.2f}) {:6.1f} GFLOP/s a rank; in CPU time {:8.2f} ms a rank, "
+          "{:3.0f}% of the roofline, {:5.2f} times the memory's time\n",
+          candidate.name, median * 1e3, *best * 1e3, *worst * 1e3, sizes_.gflop() / median,
+          thread_seconds * sizes_.threads * 1e3, 100 * sizes_.gflop() / thread_seconds / roof, thread_seconds / floor);
+    }
+  }
+
+  const Sizes& sizes_;
+  comm::World& world_;
+  Layer layer_;
+  Products products_;
+  Roofline roofline_;
+  std::unique_ptr<moe::Dispatcher> dispatcher_ = moe::make_dispatcher("eager");
+  std::vector<Candidate> candidates_;
+  std::vector<double> gflops_, memory_seconds_;
+};
+
+void bench(const Sizes& sizes, comm::World& world) {
+  at::set_num_threads(sizes.threads);
+  Bench all(sizes, world);
+  if (sizes.turns) {
+    all.take_turns();
+  } else {
+    all.run_all();
   }
 }
 
@@ -255,7 +351,8 @@ void bench_decode(const Sizes& sizes) {
 }  // namespace expertmesh
 
 int main(int argc, char** argv) {
-  expertmesh::base::keep_freed_memory();  // as the trainer does
+  expertmesh::base::keep_freed_memory();
+  mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());  // gradients of more than 1 GiB too
   const expertmesh::Sizes sizes = expertmesh::parse(argc, argv);
   fmt::print("tokens {} hidden {} width {} experts {} top_k {}: {} ranks, {} threads a rank, {:.1f} GFLOP a rank\n",
              sizes.tokens, sizes.hidden, sizes.width, sizes.experts, sizes.top_k, sizes.ranks, sizes.threads,

@@ -325,7 +325,7 @@ EXPERTMESH_BF16_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows, 
       const auto mask = static_cast<__mmask16>(mask_of(block_columns));
       __m512i block[16], turned[16];
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
+      for (int64_t i = 0; i < kLanes; ++i) {
         __m512i low = _mm512_setzero_si512(), high = _mm512_setzero_si512();
         if (2 * i < block_rows) low = _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, from[2 * i] + column));
         if (2 * i + 1 < block_rows) {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this machine can do at most with the caller's intra-op threads: bf16 products whose operands come from the first
+// cache, and reading and writing memory past the caches. Each takes some milliseconds, and is told by the threads' own
+// clocks, so that other programs of a busy machine count little.
+#pragma once
+
+#include <ATen/Parallel.h>
+
+// g++ 12 takes the undefined inputs inside these intrinsics for mistakes of the caller.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <numeric>
+#include <vector>
+
+namespace expertmesh {
+
+class Roofline {
+ public:
+  Roofline() : memory_(kBytes / sizeof(uint64_t) + kLine) {
+    at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) std::memset(part_of_memory(part), 1, part_bytes());
+    });
+  }
+
+  // Sums of products of bf16 pairs, in GFLOP/s of all threads.
+  double gflops() const {
+    const double seconds = on_all_threads([](int64_t /*part*/) {
+      if (__builtin_cpu_supports("avx512bf16")) {
+        dots_avx512();
+      } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        dots_avx2();
+      }
+    });
+    return 1e-9 * static_cast<double>(kDots) * 64 * threads() / seconds;
+  }
+
+  double read_rate() const {  // bytes a second
+    return bytes_a_second([&](int64_t part) {
+      const uint64_t* p = part_of_memory(part);
+      uint64_t sums[kLine] = {};
+      for (int64_t i = 0, words = part_words(); i < words; i += kLine) {
+        for (int64_t lane = 0; lane < kLine; ++lane) sums[lane] ^= p[i + lane];
+      }
+      for (const uint64_t sum : sums) keep(sum);
+    });
+  }
+
+  // Around the caches, as gradients are written.
+  double write_rate() const {
+    return bytes_a_second([&](int64_t part) {
+      auto* p = reinterpret_cast<__m128i*>(part_of_memory(part));
+      const __m128i value = _mm_set1_epi8(2);
+      for (int64_t i = 0, count = part_words() / 2; i < count; ++i) _mm_stream_si128(p + i, value);
+      _mm_sfence();
+    });
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{256} << 20;
+  static constexpr int64_t kLine = 8;         // words
+  static constexpr int64_t kDots = 24000000;  // of 16 pairs, a thread
+
+  static int threads() { return at::get_num_threads(); }
+  static size_t part_bytes() { return kBytes / static_cast<size_t>(threads()) / 64 * 64; }
+  static int64_t part_words() { return static_cast<int64_t>(part_bytes() / sizeof(uint64_t)); }
+  uint64_t* part_of_memory(int64_t part) const {
+    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+    return const_cast<uint64_t*>(memory_.data()) + (64 - address % 64) % 64 / sizeof(uint64_t) + part * part_words();
+  }
+  template <typename T>
+  static void keep(T value) {
+    asm volatile("" ::"r"(value) : "memory");
+  }
+
+  static double thread_now() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
+
+  // Seconds that a thread takes in the mean.
+  template <typename Body>
+  static double on_all_threads(const Body& body) {
+    std::vector<double> seconds(static_cast<size_t>(threads()));
+    at::parallel_for(0, threads(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        const double start = thread_now();
+        body(part);
+        seconds[static_cast<size_t>(part)] = thread_now() - start;
+      }
+    });
+    return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(threads());
+  }
+
+  template <typename Body>
+  static double bytes_a_second(const Body& body) {
+    return static_cast<double>(part_bytes()) * threads() / on_all_threads(body);
+  }
+
+  // 6 rows, broadcast a pair at a time, by 4 blocks of 16 columns: 10 loads for 24 products.
+  [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] static void dots_avx512() {
+    constexpr int kRows = 6, kBlocks = 4, kPairs = 64;
+    alignas(64) static uint32_t a[kRows * kPairs] = {}, b[kBlocks * kPairs * 16] = {};
+    __m512 sums[kRows][kBlocks];
+    for (auto& row : sums) {
+      for (__m512& sum : row) sum = _mm512_setzero_ps();
+    }
+    for (int64_t done = 0; done < kDots; done += kRows * kBlocks * kPairs) {
+      asm volatile("" ::"r"(a), "r"(b) : "memory");  // the zeros are not known
+      for (int pair = 0; pair < kPairs; ++pair) {
+        __m512i columns[kBlocks];
+#pragma GCC unroll 4
+        for (int j = 0; j < kBlocks; ++j) columns[j] = _mm512_load_si512(b + (j * kPairs + pair) * 16);
+#pragma GCC unroll 6
+        for (int i = 0; i < kRows; ++i) {
+          const __m512i row = _mm512_set1_epi32(static_cast<int>(a[i * kPairs + pair]));
+#pragma GCC unroll 4
+          for (int j = 0; j < kBlocks; ++j) {
+            sums[i][j] =
+                _mm512_dpbf16_ps(sums[i][j], reinterpret_cast<__m512bh>(row), reinterpret_cast<__m512bh>(columns[j]));
+          }
+        }
+      }
+    }
+    for (const auto& row : sums) {
+      for (const __m512& sum : row) keep(_mm_cvtsi128_si32(_mm_castps_si128(_mm512_castps512_ps128(sum))));
+    }
+  }
+
+  // 6 rows by 2 registers of 8 columns in fp32, twice for a pair: what bf16 without its own instruction comes to.
+  [[gnu::target("avx2,fma")]] static void dots_avx2() {
+    constexpr int kRows = 6, kDepth = 128;
+    alignas(64) static float a[kRows * kDepth] = {}, b[2 * kDepth * 8] = {};
+    __m256 sums[kRows][2];
+    for (auto& row : sums) row[0] = row[1] = _mm256_setzero_ps();
+    // A product of 16 pairs is 32 multiplications: 4 of these instructions.
+    for (int64_t done = 0; done < kDots; done += kRows * 2 * kDepth / 4) {
+      asm volatile("" ::"r"(a), "r"(b) : "memory");  // the zeros are not known
+      for (int k = 0; k < kDepth; ++k) {
+        const __m256 low = _mm256_load_ps(b + k * 8), high = _mm256_load_ps(b + (kDepth + k) * 8);
+#pragma GCC unroll 6
+        for (int i = 0; i < kRows; ++i) {
+          const __m256 row = _mm256_broadcast_ss(a + i * kDepth + k);
+          sums[i][0] = _mm256_fmadd_ps(row, low, sums[i][0]);
+          sums[i][1] = _mm256_fmadd_ps(row, high, sums[i][1]);
+        }
+      }
+    }
+    for (const auto& row : sums) {
+      for (const __m256& sum : row) keep(_mm_cvtsi128_si32(_mm_castps_si128(_mm256_castps256_ps128(sum))));
+    }
+  }
+
+  std::vector<uint64_t> memory_;
+};
+
+}  // namespace expertmesh
