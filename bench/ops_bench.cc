@@ -7,7 +7,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
@@ -15,16 +17,21 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <benchmark/benchmark.h>
+#include <malloc.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <xmmintrin.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/freed_memory.h"
 #include "ops/cpu/adamw.h"
 #include "ops/cpu/vec.h"
+#include "ops/embedding_rows.h"
 #include "ops/operators.h"
 #include "ops/product.h"
 #include "ops/raw.h"
@@ -124,6 +131,24 @@ void documents_padded(benchmark::State& state) {
   });
 }
 
+// ATen's on one document after the other.
+void documents_loop(benchmark::State& state) {
+  const std::vector<int64_t> lengths = lengths_of(state.range(0));
+  const at::Tensor q = random({1, 32, kTokens, 128}), k = random({1, 4, kTokens, 128}),
+                   v = random({1, 4, kTokens, 128});
+  run_graph(state, {q, k, v}, [&] {
+    std::vector<at::Tensor> outs;
+    int64_t begin = 0;
+    for (const int64_t length : lengths) {
+      const auto part = [&](const at::Tensor& x) { return x.narrow(2, begin, length); };
+      outs.push_back(at::scaled_dot_product_attention(part(q), part(k), part(v), {}, 0.0, /*is_causal=*/true, 0.0884,
+                                                      /*enable_gqa=*/true));
+      begin += length;
+    }
+    return outs.size() == 1 ? outs[0] : at::cat(outs, 2);
+  });
+}
+
 // A layer of Qwen3.5: 16 key heads and 32 value heads of 128, one document. The argument is its length.
 void gated_delta_rule(benchmark::State& state, const Operators& ops) {
   const int64_t tokens = state.range(0), key_heads = 16, value_heads = 32, dim = 128;
@@ -145,30 +170,112 @@ void gated_delta_rule(benchmark::State& state, const Operators& ops) {
   });
 }
 
-// The argument is the vocabulary.
+// Peak of resident memory since the last reset, in MiB.
+void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+double peak_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return static_cast<double>(std::stoll(line.substr(6))) / 1024;
+  }
+  return 0;
+}
+
+// Arguments: the vocabulary and the hidden size. MiB: memory beyond weight, its gradient and hidden states.
 void linear_cross_entropy(benchmark::State& state, const Operators& ops) {
-  const int64_t vocab = state.range(0);
-  CrossEntropyInput input{.hidden_TH = random({kTokens, kHidden}),
-                          .weight_VH = random({vocab, kHidden}),
+  const int64_t vocab = state.range(0), hidden = state.range(1);
+  CrossEntropyInput input{.hidden_TH = random({kTokens, hidden}),
+                          .weight_VH = random({vocab, hidden}),
                           .targets_T = at::randint(0, vocab, {kTokens}, at::kLong),
                           .weights_T = {},
                           .scale = 1.0 / kTokens,
                           .needs_grad_hidden = true,
-                          .grad_weight_VH = at::zeros({vocab, kHidden})};
+                          .grad_weight_VH = at::zeros({vocab, hidden}),
+                          .overwrites_grad_weight = true};
+  malloc_trim(0);
+  reset_peak();
+  const double before = peak_mib();
   for (auto _ : state) benchmark::DoNotOptimize(ops.linear_cross_entropy(input).loss);
-  const double products = 6.0 * kTokens * static_cast<double>(vocab) * kHidden;
+  state.counters["MiB"] = peak_mib() - before;
+  const double products = 6.0 * kTokens * static_cast<double>(vocab) * static_cast<double>(hidden);
   state.counters["GF/s"] =
       benchmark::Counter(products * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
+// The gradient of an embedding's table: 2048 tokens into its rows. Argument: the hidden size.
+void embedding_gradient(benchmark::State& state) {
+  const int64_t vocab = 151936, hidden = state.range(0);
+  const at::Tensor rows = random({kTokens, hidden}).detach(), ids = at::randint(0, vocab, {kTokens}, at::kLong);
+  const at::Tensor sum = at::zeros({vocab, hidden});
+  for (auto _ : state) add_to_rows(sum, ids, rows);
+}
+
+constexpr int64_t kStateElements = 32 << 20;
+
+template <typename Body>
+void over_elements(const Body& body) {
+  at::parallel_for(0, kStateElements, 1 << 15, [&](int64_t begin, int64_t end) { body(begin, end - begin); });
+}
+
+void count_bytes(benchmark::State& state, double bytes_per_element) {
+  state.counters["GB/s"] = benchmark::Counter(
+      1e-9 * bytes_per_element * kStateElements * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+// Bytes read and written by a plain copy of as much memory; with stores past the caches (1) or as the C library does it
+// (0).
+void copy_memory(benchmark::State& state) {
+  const at::Tensor from = at::ones({kStateElements}), to = at::ones({kStateElements});
+  const float* source = raw<float>(from);
+  float* target = mutable_raw<float>(to);
+  for (auto _ : state) {
+    over_elements([&](int64_t begin, int64_t size) {
+      if (state.range(0) == 0) {
+        std::memcpy(target + begin, source + begin, static_cast<size_t>(size) * sizeof(float));
+      } else {
+        for (int64_t i = begin; i < begin + size; i += 4) _mm_stream_ps(target + i, _mm_loadu_ps(source + i));
+        _mm_sfence();
+      }
+    });
+  }
+  count_bytes(state, 8);
+}
+
+// The three storages of a weight (adamw.h): read are weight, states and gradient, written weight and states.
 void adamw_master(benchmark::State& state) {
-  constexpr int64_t kSize = 16 << 20;
-  std::vector<cpu::Bf16> w(kSize, {0});
-  std::vector<uint16_t> low(kSize, 0);
-  std::vector<float> grad(kSize, 0.1F), m(kSize, 0.0F), v(kSize, 0.0F);
-  for (auto _ : state) cpu::adamw({}, w.data(), low.data(), grad.data(), m.data(), v.data(), kSize);
-  state.counters["GB/s"] =
-      benchmark::Counter(28e-9 * kSize * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  std::vector<cpu::Bf16> w(kStateElements, {0});
+  std::vector<uint16_t> low(kStateElements, 0);
+  std::vector<float> grad(kStateElements, 0.1F), m(kStateElements, 0.0F), v(kStateElements, 0.0F);
+  for (auto _ : state) {
+    over_elements([&](int64_t i, int64_t n) { cpu::adamw({}, &w[i], &low[i], &grad[i], &m[i], &v[i], n); });
+  }
+  count_bytes(state, 28);
+}
+
+void adamw_bf16(benchmark::State& state) {
+  std::vector<cpu::Bf16> w(kStateElements, {0}), m(kStateElements, {0}), v(kStateElements, {0});
+  std::vector<float> grad(kStateElements, 0.1F);
+  for (auto _ : state) {
+    over_elements([&](int64_t i, int64_t n) { cpu::adamw({}, &w[i], &grad[i], &m[i], &v[i], n); });
+  }
+  count_bytes(state, 16);
+}
+
+void adamw_fp32(benchmark::State& state) {
+  std::vector<float> w(kStateElements, 0.0F), grad(kStateElements, 0.1F), m = w, v = w;
+  for (auto _ : state) {
+    over_elements([&](int64_t i, int64_t n) { cpu::adamw({}, &w[i], &grad[i], &m[i], &v[i], n); });
+  }
+  count_bytes(state, 28);
+}
+
+// What the gradient norm sums up, and a plain read of the same.
+void sum_of_squares(benchmark::State& state) {
+  const at::Tensor grad = at::ones({kStateElements});
+  for (auto _ : state) {
+    over_elements(
+        [&](int64_t i, int64_t n) { benchmark::DoNotOptimize(cpu::sum_of_squares(raw<float>(grad) + i, n)); });
+  }
+  count_bytes(state, 4);
 }
 
 // Tensors that are read in turn, as the layers of a model are: together too large for any cache.
@@ -302,9 +409,37 @@ void add_rows(const std::string& name, void (*body)(benchmark::State&, const Ope
   }
 }
 
+void add_head_rows() {
+  for (const Operators* ops : {&native_operators(), &reference_operators()}) {
+    benchmark::RegisterBenchmark(("linear_cross_entropy/" + std::string(ops->name)).c_str(),
+                                 [=](benchmark::State& state) { linear_cross_entropy(state, *ops); })
+        ->Unit(benchmark::kMillisecond)
+        ->MeasureProcessCPUTime()
+        ->UseRealTime()
+        ->ArgsProduct({{151936, 248320}, {512, 2048}});
+  }
+}
+
+void add_memory_rows() {
+  const auto add = [](const std::string& name, void (*body)(benchmark::State&)) {
+    return benchmark::RegisterBenchmark(name.c_str(), body)->Unit(benchmark::kMillisecond)->UseRealTime();
+  };
+  add("copy", copy_memory)->Arg(0)->Arg(1);
+  add("read", [](benchmark::State& state) {
+    Layers one({kStateElements, 2}, at::kFloat);
+    read(state, one);
+  });
+  add("adamw/master", adamw_master);
+  add("adamw/bf16", adamw_bf16);
+  add("adamw/fp32", adamw_fp32);
+  add("gradient_norm", sum_of_squares);
+  add("embedding_gradient", embedding_gradient)->Arg(512)->Arg(2048);
+}
+
 void add_document_rows() {
   using Body = void (*)(benchmark::State&);
-  const std::pair<const char*, Body> rows[] = {{"documents/varlen", documents}, {"documents/padded", documents_padded}};
+  const std::pair<const char*, Body> rows[] = {
+      {"documents/varlen", documents}, {"documents/loop", documents_loop}, {"documents/padded", documents_padded}};
   for (const auto& [name, body] : rows) {
     benchmark::RegisterBenchmark(name, body)
         ->Unit(benchmark::kMillisecond)
@@ -318,7 +453,8 @@ void add_document_rows() {
 }  // namespace expertmesh::ops
 
 int main(int argc, char** argv) {
-  using namespace expertmesh::ops;  // NOLINT(google-build-using-namespace)
+  using namespace expertmesh::ops;        // NOLINT(google-build-using-namespace)
+  expertmesh::base::keep_freed_memory();  // as the trainer does
   add_rows("rms_norm", rms_norm);
   add_rows("head_norm", head_norm);
   add_rows("gated_norm", gated_norm);
@@ -328,9 +464,9 @@ int main(int argc, char** argv) {
   add_rows("attention", attention, {64, 512, 2048});
   add_document_rows();
   add_rows("gated_delta_rule", gated_delta_rule, {2048, 8192});
-  add_rows("linear_cross_entropy", linear_cross_entropy, {151936});
+  add_head_rows();
+  add_memory_rows();
   add_decoding_rows();
-  benchmark::RegisterBenchmark("adamw/master", adamw_master)->Unit(benchmark::kMillisecond);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cpu/isa_testing.h"
 #include "ops/new_tensor.h"
 #include "ops/operators.h"
 
@@ -163,23 +164,25 @@ class GatedDelta : public testing::TestWithParam<const Operators*> {
 };
 
 TEST_P(GatedDelta, IsTheRecurrence) {
-  at::manual_seed(1);
-  for (const Documents& cu : kDocuments) {
-    for (const Sizes& sizes : kSizes) {
-      const Tensors inputs = rounded(random_inputs(cu, sizes), at::kFloat);
-      const GatedDeltaResult wanted = recurrence(inputs, cu);
-      for (const int64_t chunk_size : {16, 32, 64}) {
-        const GatedDeltaResult got = ops_.gated_delta_rule(input_of(inputs, cu, chunk_size));
-        ASSERT_EQ(got.out_TVE.sizes(), wanted.out_TVE.sizes());
-        ASSERT_EQ(got.final_state_BVDE.sizes(), wanted.final_state_BVDE.sizes());
-        EXPECT_LE(error(got.out_TVE, wanted.out_TVE), 2e-6) << cu.back() << " tokens, chunks of " << chunk_size;
-        EXPECT_LE(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << cu.back() << " tokens";
+  cpu::for_each_isa([&] {
+    at::manual_seed(1);
+    for (const Documents& cu : kDocuments) {
+      for (const Sizes& sizes : kSizes) {
+        const Tensors inputs = rounded(random_inputs(cu, sizes), at::kFloat);
+        const GatedDeltaResult wanted = recurrence(inputs, cu);
+        for (const int64_t chunk_size : {16, 32, 64}) {
+          const GatedDeltaResult got = ops_.gated_delta_rule(input_of(inputs, cu, chunk_size));
+          ASSERT_EQ(got.out_TVE.sizes(), wanted.out_TVE.sizes());
+          ASSERT_EQ(got.final_state_BVDE.sizes(), wanted.final_state_BVDE.sizes());
+          EXPECT_LE(error(got.out_TVE, wanted.out_TVE), 2e-6) << cu.back() << " tokens, chunks of " << chunk_size;
+          EXPECT_LE(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << cu.back() << " tokens";
+        }
+        const GatedDeltaResult got = ops_.gated_delta_step(input_of(inputs, cu));
+        EXPECT_LE(error(got.out_TVE, wanted.out_TVE), 2e-6) << cu.back() << " tokens, one by one";
+        EXPECT_LE(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << cu.back() << " tokens, one by one";
       }
-      const GatedDeltaResult got = ops_.gated_delta_step(input_of(inputs, cu));
-      EXPECT_LE(error(got.out_TVE, wanted.out_TVE), 2e-6) << cu.back() << " tokens, one by one";
-      EXPECT_LE(error(got.final_state_BVDE, wanted.final_state_BVDE), 2e-6) << cu.back() << " tokens, one by one";
     }
-  }
+  });
 }
 
 // No decay, hardly any, nearly all; nothing written, everything overwritten; with one strong decay between weak ones.
@@ -374,9 +377,9 @@ std::map<std::string, at::Tensor> behind(const at::Tensor& grad_g_TV, const Tens
 }
 
 // Decays of e^-10 to e^-25 a token, everywhere or between weak ones, as the initial numbers of a model give them. Their
-// gradients are as small as they are: nothing larger may pass through the sums. The bound is the kernel's alone: in fp32
-// the reference, which takes decays from sums, is up to 3e-3 off. tests/golden/strong_decays.py draws the same numbers
-// for transformers; the figures of both are in docs/results/strong_decays.md.
+// gradients are as small as they are: nothing larger may pass through the sums. The bound is the kernel's alone: in
+// fp32 the reference, which takes decays from sums, is up to 3e-3 off. tests/golden/strong_decays.py draws the same
+// numbers for transformers; the figures of both are in docs/results/strong_decays.md.
 TEST(StrongDecays, CostNoDigits) {
   Operators by_token = reference_operators();
   by_token.gated_delta_rule = by_token.gated_delta_step;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows that have a target go through in chunks whose logits fit a budget. Per chunk: logits = x W^T, softmax and
 // gradient over them in place, dx = g W, dW += g^T x. In bf16 the product g^T x is made for a block of the vocabulary
-// at a time, small enough for the cache, and added to the fp32 gradient from there.
+// at a time, small enough for the cache, and added to the fp32 gradient from there. Where the processor has dot
+// products of bf16, all of it runs on own tiles instead (head_on_tiles.h).
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "ops/cpu/cross_entropy.h"
+#include "ops/head_on_tiles.h"
 #include "ops/native.h"
 #include "ops/new_tensor.h"
 #include "ops/product.h"
@@ -70,73 +72,73 @@ void put_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& x, at:
   }
 }
 
-// What both entries share: the rows with a target, gathered, and a buffer for the logits of a chunk.
-struct Chunks {
-  Chunks(const at::Tensor& hidden, const at::Tensor& weight, const TargetRows& rows, int64_t budget)
-      : x(rows.gather(hidden).contiguous()),
-        chunk_rows(rows_per_chunk(std::max<int64_t>(1, rows.size()),
-                                  weight.size(0) * static_cast<int64_t>(weight.element_size()), budget)),
-        buffer(new_tensor({std::min(chunk_rows, rows.size()), weight.size(0)}, weight.options())) {}
-
-  // Logits of rows [begin, end).
-  at::Tensor logits(const at::Tensor& weight, int64_t begin, int64_t end) {
-    at::Tensor out = buffer.narrow(0, 0, end - begin);
-    product_into(out, x.narrow(0, begin, end - begin), weight.t());
-    return out;
+void head_by_library(const HeadProblem& problem, double* logprobs) {
+  const int64_t num_rows = problem.x.size(0);
+  const int64_t row_bytes = problem.weight.size(0) * static_cast<int64_t>(problem.weight.element_size());
+  const int64_t chunk_rows = rows_per_chunk(std::max<int64_t>(1, num_rows), row_bytes, problem.logits_bytes);
+  const at::Tensor buffer =
+      new_tensor({std::min(chunk_rows, num_rows), problem.weight.size(0)}, problem.weight.options());
+  at::Tensor grad_weight = problem.grad_weight;
+  for (int64_t begin = 0; begin < num_rows; begin += chunk_rows) {
+    const int64_t size = std::min(chunk_rows, num_rows - begin);
+    const at::Tensor x = problem.x.narrow(0, begin, size);
+    at::Tensor logits = buffer.narrow(0, 0, size);
+    product_into(logits, x, problem.weight.t());
+    softmax_rows(logits, problem.targets.data() + begin,
+                 problem.scales.empty() ? nullptr : problem.scales.data() + begin, logprobs + begin);
+    if (problem.grad_x.defined()) {
+      at::Tensor part = problem.grad_x.narrow(0, begin, size);
+      product_into(part, logits, problem.weight);
+    }
+    if (grad_weight.defined()) {
+      put_weight_gradient(logits, x, grad_weight, begin > 0 || !problem.overwrites_grad_weight);
+    }
   }
+}
 
-  at::Tensor x;
-  int64_t chunk_rows;
-  at::Tensor buffer;
-};
+std::vector<double> run_head(const HeadProblem& problem) {
+  std::vector<double> logprobs(static_cast<size_t>(problem.x.size(0)));
+  (suits_head_tiles(problem.weight) ? head_on_tiles : head_by_library)(problem, logprobs.data());
+  return logprobs;
+}
 
 }  // namespace
 
 CrossEntropyResult linear_cross_entropy(const CrossEntropyInput& input) {
   const at::NoGradGuard no_graph;
-  const at::Tensor weight = input.weight_VH.detach();
-  const TargetRows rows(input.targets_T, weight.size(0));
+  const TargetRows rows(input.targets_T, input.weight_VH.size(0));
   const std::vector<double> factors = rows.factors(input.weights_T, input.scale);
-  const std::vector<float> scales(factors.begin(), factors.end());
-  Chunks chunks(input.hidden_TH.detach(), weight, rows, input.logits_bytes);
-  const bool needs_grad = input.needs_grad_hidden || input.grad_weight_VH.defined();
-  at::Tensor grad_weight = input.grad_weight_VH;
-  const at::Tensor grad_x = input.needs_grad_hidden ? new_like(chunks.x) : at::Tensor();
-
-  if (rows.size() == 0 && grad_weight.defined() && input.overwrites_grad_weight) grad_weight.zero_();
-
-  std::vector<double> logprobs(static_cast<size_t>(rows.size()));
-  for (int64_t begin = 0; begin < rows.size(); begin += chunks.chunk_rows) {
-    const int64_t end = std::min(begin + chunks.chunk_rows, rows.size());
-    const at::Tensor logits = chunks.logits(weight, begin, end);
-    softmax_rows(logits, rows.targets().data() + begin, needs_grad ? scales.data() + begin : nullptr,
-                 logprobs.data() + begin);
-    if (input.needs_grad_hidden) {
-      at::Tensor part = grad_x.narrow(0, begin, end - begin);
-      product_into(part, logits, weight);
-    }
-    if (grad_weight.defined()) {
-      const bool adds = begin > 0 || !input.overwrites_grad_weight;
-      put_weight_gradient(logits, chunks.x.narrow(0, begin, end - begin), grad_weight, adds);
-    }
+  std::vector<float> scales;
+  if (input.needs_grad_hidden || input.grad_weight_VH.defined()) scales.assign(factors.begin(), factors.end());
+  const at::Tensor x = rows.gather(input.hidden_TH.detach()).contiguous();
+  const HeadProblem problem{.x = x,
+                            .weight = input.weight_VH.detach(),
+                            .targets = rows.targets(),
+                            .scales = scales,
+                            .grad_x = input.needs_grad_hidden ? new_like(x) : at::Tensor(),
+                            .grad_weight = input.grad_weight_VH,
+                            .overwrites_grad_weight = input.overwrites_grad_weight,
+                            .logits_bytes = input.logits_bytes};
+  if (rows.size() == 0 && problem.grad_weight.defined() && problem.overwrites_grad_weight) {
+    problem.grad_weight.zero_();
   }
-
+  const std::vector<double> logprobs = run_head(problem);
   CrossEntropyResult result;
   for (size_t row = 0; row < logprobs.size(); ++row) result.loss -= logprobs[row] * factors[row];
-  if (input.needs_grad_hidden) result.grad_hidden_TH = rows.scatter(grad_x);
+  if (input.needs_grad_hidden) result.grad_hidden_TH = rows.scatter(problem.grad_x);
   return result;
 }
 
 at::Tensor linear_logprobs(const at::Tensor& hidden_TH, const at::Tensor& weight_VH, const at::Tensor& targets_T) {
   const at::NoGradGuard no_graph;
-  const at::Tensor weight = weight_VH.detach();
-  const TargetRows rows(targets_T, weight.size(0));
-  Chunks chunks(hidden_TH.detach(), weight, rows, CrossEntropyInput{}.logits_bytes);
-  std::vector<double> logprobs(static_cast<size_t>(rows.size()));
-  for (int64_t begin = 0; begin < rows.size(); begin += chunks.chunk_rows) {
-    const int64_t end = std::min(begin + chunks.chunk_rows, rows.size());
-    softmax_rows(chunks.logits(weight, begin, end), rows.targets().data() + begin, nullptr, logprobs.data() + begin);
-  }
+  const TargetRows rows(targets_T, weight_VH.size(0));
+  const std::vector<double> logprobs = run_head({.x = rows.gather(hidden_TH.detach()).contiguous(),
+                                                 .weight = weight_VH.detach(),
+                                                 .targets = rows.targets(),
+                                                 .scales = {},
+                                                 .grad_x = {},
+                                                 .grad_weight = {},
+                                                 .logits_bytes = CrossEntropyInput{}.logits_bytes});
   const at::Tensor out = at::zeros({targets_T.numel()}, at::TensorOptions().dtype(at::kFloat));
   for (size_t row = 0; row < logprobs.size(); ++row) {
     mutable_raw<float>(out)[rows.ids()[row]] = static_cast<float>(logprobs[row]);

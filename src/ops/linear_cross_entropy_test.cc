@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randint.h>
@@ -10,12 +12,15 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ops/cpu/cross_entropy.h"
+#include "ops/cpu/isa_testing.h"
 #include "ops/operators.h"
 
 namespace expertmesh::ops {
@@ -81,16 +86,20 @@ void expect_exact(const Operators& ops, const Problem& problem, double bound, in
 }
 
 TEST(LinearCrossEntropy, Fp32EqualsFp64) {
-  for (const Operators* ops : {&native_operators(), &reference_operators()}) {
-    expect_exact(*ops, make_problem(37, 24, 509, at::kFloat), 3e-6);
-    expect_exact(*ops, make_problem(3, 8, 16, at::kFloat), 3e-6);
-  }
+  cpu::for_each_isa([&] {
+    for (const Operators* ops : {&native_operators(), &reference_operators()}) {
+      expect_exact(*ops, make_problem(37, 24, 509, at::kFloat), 3e-6);
+      expect_exact(*ops, make_problem(3, 8, 16, at::kFloat), 3e-6);
+    }
+  });
 }
 
 TEST(LinearCrossEntropy, Bf16StaysWithinItsRounding) {
-  for (const Operators* ops : {&native_operators(), &reference_operators()}) {
-    expect_exact(*ops, make_problem(70, 32, 1000, at::kBFloat16), 1e-2);
-  }
+  cpu::for_each_isa([&] {
+    for (const Operators* ops : {&native_operators(), &reference_operators()}) {
+      expect_exact(*ops, make_problem(70, 32, 1000, at::kBFloat16), 1e-2);
+    }
+  });
 }
 
 // Several chunks of logits, the last one shorter; a budget below one row; several blocks of the weight's gradient.
@@ -102,27 +111,97 @@ TEST(LinearCrossEntropy, ChunksMakeNoDifference) {
   expect_exact(native_operators(), make_problem(6, 16, 300001, at::kBFloat16), 1e-2);
 }
 
-TEST(LinearCrossEntropy, NothingToPredictCostsNothing) {
-  for (const Operators* ops : {&native_operators(), &reference_operators()}) {
-    for (const int64_t tokens : {0, 4}) {
-      Problem problem = make_problem(tokens, 8, 32, at::kFloat);
-      problem.targets.fill_(-100);
-      const at::Tensor grad_weight = at::full(problem.weight.sizes(), std::nan(""));
-      const CrossEntropyResult got = ops->linear_cross_entropy({.hidden_TH = problem.hidden,
-                                                                .weight_VH = problem.weight,
-                                                                .targets_T = problem.targets,
-                                                                .weights_T = {},
-                                                                .scale = 1.0,
-                                                                .needs_grad_hidden = true,
-                                                                .grad_weight_VH = grad_weight,
-                                                                .overwrites_grad_weight = true});
-      EXPECT_EQ(got.loss, 0.0);
-      EXPECT_EQ(grad_weight.abs().sum().item<double>(), 0.0);
-      EXPECT_EQ(got.grad_hidden_TH.sizes(), problem.hidden.sizes());
-      EXPECT_EQ(got.grad_hidden_TH.abs().sum().item<double>(), 0.0);
-      EXPECT_EQ(ops->linear_logprobs(problem.hidden, problem.weight, problem.targets).numel(), tokens);
+// Hidden sizes that own tiles take (multiples of 32) and others; vocabularies and rows that fill no group; chunks.
+TEST(LinearCrossEntropy, OwnTilesOfEverySize) {
+  cpu::for_each_isa([] {
+    for (const auto& [tokens, hidden, vocab] : std::vector<std::array<int64_t, 3>>{
+             {2, 64, 95}, {37, 96, 97}, {130, 160, 300}, {200, 64, 1155}, {65, 60, 193}, {40, 37, 500}}) {
+      expect_exact(native_operators(), make_problem(tokens, hidden, vocab, at::kBFloat16), 1e-2);
+      expect_exact(native_operators(), make_problem(tokens, hidden, vocab, at::kBFloat16), 1e-2, vocab * 64 * 2);
     }
-  }
+  });
+}
+
+// Each gradient alone, and views that start anywhere, give the same bits; so does any number of threads.
+TEST(LinearCrossEntropy, OneGradientAloneAndViewsThatAreUnaligned) {
+  const int64_t tokens = 150, hidden = 96, vocab = 3001;
+  const Problem problem = make_problem(tokens, hidden, vocab, at::kBFloat16);
+  const auto run = [&](const at::Tensor& x, const at::Tensor& weight, bool grad_hidden, bool grad_weight) {
+    const at::Tensor sum = grad_weight ? at::zeros({vocab, hidden}) : at::Tensor();
+    const CrossEntropyResult result = native_operators().linear_cross_entropy({.hidden_TH = x,
+                                                                               .weight_VH = weight,
+                                                                               .targets_T = problem.targets,
+                                                                               .weights_T = problem.weights,
+                                                                               .scale = 0.01,
+                                                                               .needs_grad_hidden = grad_hidden,
+                                                                               .grad_weight_VH = sum});
+    return std::tuple(result.loss, result.grad_hidden_TH, sum);
+  };
+  const auto [loss, grad_x, grad_w] = run(problem.hidden, problem.weight, true, true);
+  const auto shifted = [](const at::Tensor& x) {
+    const at::Tensor memory = at::zeros({x.numel() + 1}, x.options());
+    memory.narrow(0, 1, x.numel()).copy_(x.flatten());
+    return memory.narrow(0, 1, x.numel()).view(x.sizes());
+  };
+  EXPECT_EQ(std::get<0>(run(problem.hidden, problem.weight, false, false)), loss);
+  EXPECT_TRUE(at::equal(std::get<1>(run(problem.hidden, problem.weight, true, false)), grad_x));
+  EXPECT_TRUE(at::equal(std::get<2>(run(problem.hidden, problem.weight, false, true)), grad_w));
+  const auto [loss_2, grad_x_2, grad_w_2] = run(shifted(problem.hidden), shifted(problem.weight), true, true);
+  EXPECT_EQ(loss_2, loss);
+  EXPECT_TRUE(at::equal(grad_x_2, grad_x));
+  EXPECT_TRUE(at::equal(grad_w_2, grad_w));
+  const int threads = at::get_num_threads();
+  at::set_num_threads(threads == 1 ? 2 : 1);
+  const auto [loss_3, grad_x_3, grad_w_3] = run(problem.hidden, problem.weight, true, true);
+  at::set_num_threads(threads);
+  EXPECT_EQ(loss_3, loss);
+  EXPECT_TRUE(at::equal(grad_x_3, grad_x));
+  EXPECT_TRUE(at::equal(grad_w_3, grad_w));
+}
+
+// A weight or a hidden state that is not finite shows in the loss and in the gradients.
+TEST(LinearCrossEntropy, WhatIsNotFiniteShows) {
+  cpu::for_each_isa([] {
+    for (const float bad : {std::nanf(""), INFINITY}) {
+      Problem problem = make_problem(8, 32, 200, at::kBFloat16);
+      problem.targets.fill_(3);
+      problem.weight[150][7] = bad;
+      const CrossEntropyResult got = native_operators().linear_cross_entropy({.hidden_TH = problem.hidden,
+                                                                              .weight_VH = problem.weight,
+                                                                              .targets_T = problem.targets,
+                                                                              .weights_T = {},
+                                                                              .scale = 1.0,
+                                                                              .needs_grad_hidden = true,
+                                                                              .grad_weight_VH = {}});
+      EXPECT_FALSE(std::isfinite(got.loss));
+      EXPECT_FALSE(at::isfinite(got.grad_hidden_TH).all().item<bool>());
+    }
+  });
+}
+
+TEST(LinearCrossEntropy, NothingToPredictCostsNothing) {
+  cpu::for_each_isa([&] {
+    for (const Operators* ops : {&native_operators(), &reference_operators()}) {
+      for (const int64_t tokens : {0, 4}) {
+        Problem problem = make_problem(tokens, 8, 32, at::kFloat);
+        problem.targets.fill_(-100);
+        const at::Tensor grad_weight = at::full(problem.weight.sizes(), std::nan(""));
+        const CrossEntropyResult got = ops->linear_cross_entropy({.hidden_TH = problem.hidden,
+                                                                  .weight_VH = problem.weight,
+                                                                  .targets_T = problem.targets,
+                                                                  .weights_T = {},
+                                                                  .scale = 1.0,
+                                                                  .needs_grad_hidden = true,
+                                                                  .grad_weight_VH = grad_weight,
+                                                                  .overwrites_grad_weight = true});
+        EXPECT_EQ(got.loss, 0.0);
+        EXPECT_EQ(grad_weight.abs().sum().item<double>(), 0.0);
+        EXPECT_EQ(got.grad_hidden_TH.sizes(), problem.hidden.sizes());
+        EXPECT_EQ(got.grad_hidden_TH.abs().sum().item<double>(), 0.0);
+        EXPECT_EQ(ops->linear_logprobs(problem.hidden, problem.weight, problem.targets).numel(), tokens);
+      }
+    }
+  });
 }
 
 TEST(LinearCrossEntropy, AWrongTargetIsCaught) {
@@ -163,20 +242,22 @@ TEST(CrossEntropyRows, NumbersOfTheReference) {
 }
 
 TEST(CrossEntropyRows, InfiniteAndNanLogitsShow) {
-  for (const float bad : {std::nanf(""), INFINITY}) {
-    std::vector<float> logits(100, 1.0F);
-    logits[60] = bad;
+  cpu::for_each_isa([&] {
+    for (const float bad : {std::nanf(""), INFINITY}) {
+      std::vector<float> logits(100, 1.0F);
+      logits[60] = bad;
+      const int64_t target = 3;
+      double logprob = 0.0;
+      cpu::cross_entropy_rows(logits.data(), &target, nullptr, &logprob, 1, 100);
+      EXPECT_FALSE(std::isfinite(logprob));
+    }
+    std::vector<float> logits(100, -INFINITY);
+    logits[3] = 5.0F;
     const int64_t target = 3;
-    double logprob = 0.0;
+    double logprob = 1.0;
     cpu::cross_entropy_rows(logits.data(), &target, nullptr, &logprob, 1, 100);
-    EXPECT_FALSE(std::isfinite(logprob));
-  }
-  std::vector<float> logits(100, -INFINITY);
-  logits[3] = 5.0F;
-  const int64_t target = 3;
-  double logprob = 1.0;
-  cpu::cross_entropy_rows(logits.data(), &target, nullptr, &logprob, 1, 100);
-  EXPECT_EQ(logprob, 0.0);
+    EXPECT_EQ(logprob, 0.0);
+  });
 }
 
 // Peak resident memory since the last reset.

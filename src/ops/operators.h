@@ -27,7 +27,7 @@ struct CrossEntropyInput {
   bool needs_grad_hidden = false;
   at::Tensor grad_weight_VH;                  // fp32; undefined: not wanted
   bool overwrites_grad_weight = false;        // what grad_weight_VH holds is not read; else it is added to
-  int64_t logits_bytes = int64_t{128} << 20;  // of the chunk of logits that exists at a time
+  int64_t logits_bytes = int64_t{160} << 20;  // of the chunk of logits that exists at a time
 };
 
 struct CrossEntropyResult {

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cpu/isa_testing.h"
 #include "ops/mrope.h"
 #include "ops/native.h"
 #include "ops/new_tensor.h"
@@ -68,15 +69,37 @@ void expect_same(const std::function<at::Tensor(const Operators&, const Tensors&
   }
 }
 
-// New memory is NaN, so that an element that is never written shows.
-class NativeOperators : public testing::TestWithParam<at::ScalarType> {
+struct Case {
+  at::ScalarType dtype;
+  cpu::IsaLevel level;
+  operator at::ScalarType() const { return dtype; }  // NOLINT(google-explicit-constructor): what tests ask for
+};
+
+// New memory is NaN, so that an element that is never written shows. Each instruction set in turn.
+class NativeOperators : public testing::TestWithParam<Case> {
  protected:
-  void SetUp() override { TEST_poison_new_memory(true); }
-  void TearDown() override { TEST_poison_new_memory(poisoned_before_); }
+  void SetUp() override {
+    if (!cpu::processor_has(GetParam().level)) GTEST_SKIP() << "this CPU has no " << GetParam().level.name;
+    TEST_use_instruction_sets(GetParam().level.sets);
+    TEST_poison_new_memory(true);
+  }
+  void TearDown() override {
+    TEST_use_instruction_sets(before_);
+    TEST_poison_new_memory(poisoned_before_);
+  }
 
  private:
+  const cpu::InstructionSets before_ = cpu::instruction_sets().load();
   const bool poisoned_before_ = poisons_new_memory();
 };
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const cpu::IsaLevel& level : cpu::kIsaLevels) cases.push_back({dtype, level});
+  }
+  return cases;
+}
 
 const std::vector<std::vector<int64_t>> kNormShapes = {{5, 64}, {3, 7}, {300, 130}, {4, 3, 16}, {0, 8}};
 
@@ -164,8 +187,8 @@ TEST_P(NativeOperators, CausalConvByDocuments) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, NativeOperators, testing::Values(at::kFloat, at::kBFloat16), [](const auto& instance) {
-  return std::string(instance.param == at::kFloat ? "Fp32" : "Bf16");
+INSTANTIATE_TEST_SUITE_P(Types, NativeOperators, testing::ValuesIn(all_cases()), [](const auto& instance) {
+  return std::string(instance.param.dtype == at::kFloat ? "Fp32" : "Bf16") + instance.param.level.name;
 });
 
 TEST(Attention, DocumentsDoNotSeeEachOther) {

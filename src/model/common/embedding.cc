@@ -1,40 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/common/embedding.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
 
-#include <algorithm>
-#include <vector>
-
-#include "base/check.h"
-#include "ops/cpu/cross_entropy.h"
+#include "ops/embedding_rows.h"
 #include "ops/local_graph.h"
 #include "ops/product.h"
-#include "ops/raw.h"
 
 namespace expertmesh::model {
-namespace {
-
-// sum[ids[t]] += rows[t]. Tokens of one id are added in order of t whatever the threads: each thread owns columns.
-void add_rows(const at::Tensor& sum, const at::Tensor& ids, const at::Tensor& rows) {
-  constexpr int64_t kColumns = 64;  // of a task: a cache line or more
-  const int64_t hidden = rows.size(1), num_tokens = rows.size(0);
-  const int64_t* id = ops::raw<int64_t>(ids);
-  float* to = ops::mutable_raw<float>(sum);
-  ops::with_element_type(rows.scalar_type(), [&]<typename T>(T) {
-    const T* from = ops::raw<T>(rows);
-    at::parallel_for(0, (hidden + kColumns - 1) / kColumns, 1, [&](int64_t first, int64_t last) {
-      const int64_t begin = first * kColumns, size = std::min(last * kColumns, hidden) - begin;
-      for (int64_t t = 0; t < num_tokens; ++t) {
-        ops::cpu::accumulate(to + id[t] * hidden + begin, from + t * hidden + begin, size);
-      }
-    });
-  });
-}
-
-}  // namespace
 
 TokenEmbedding::TokenEmbedding(std::string path, int64_t vocab, int64_t hidden)
     : Embedding(std::move(path)), table_(add_parameter("weight", {vocab, hidden}, {.sums_full_grad = true})) {}
@@ -46,7 +20,7 @@ at::Tensor TokenEmbedding::forward(const at::Tensor& ids_T) const {
 
 void TokenEmbedding::add_gradient(const at::Tensor& ids_T, const at::Tensor& grad_TH) {
   if (!table_.trainable()) return;
-  add_rows(table_.full_grad(), ids_T.contiguous(), grad_TH.contiguous());
+  ops::add_to_rows(table_.full_grad(), ids_T, grad_TH);
 }
 
 LanguageModelHead::LanguageModelHead(const std::string& norm_path, const std::string& table_path, int64_t vocab,

@@ -5,11 +5,14 @@
 //   forward   S = Q K^T; running maximum and sum; O = O e^(old - new) + P V
 //   backward  P = e^(S - logsumexp); dP = dO V^T; dS = P (dP - <dO, O>); dV += P^T dO; dK += dS^T Q; dQ += dS K
 // Rows past the end of the document are zero with a logsumexp of infinity: their P is 0.
+// Tensors in bf16 go to attention_pairs.h where the processor has its dot products.
 #include "ops/cpu/attention.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cpu/attention_pairs.h"
+#include "ops/cpu/pair_product.h"
 #include "ops/cpu/running_softmax.h"
 #include "ops/cpu/tile_product.h"
 #include "ops/cpu/tile_rows.h"
@@ -244,24 +247,39 @@ EXPERTMESH_INLINE void backward_unit(const AttentionTensors<T>& tensors, const A
 
 int64_t attention_scratch_size(const AttentionShape& shape, int64_t length) {
   const Layout layout(shape, length);
-  return 5 * layout.matrix() + 3 * layout.block() + 2 * kTileSize;
+  return std::max(5 * layout.matrix() + 3 * layout.block() + 2 * kTileSize,
+                  attention_pairs_scratch_size(shape, length));
 }
 
 EXPERTMESH_CPU_KERNEL(void, attention_forward,
                       (const AttentionTensors<float>& tensors, const AttentionShape& shape, const AttentionUnit& unit,
                        float* scratch),
                       forward_unit, (tensors, shape, unit, scratch))
-EXPERTMESH_CPU_KERNEL(void, attention_forward,
-                      (const AttentionTensors<Bf16>& tensors, const AttentionShape& shape, const AttentionUnit& unit,
-                       float* scratch),
-                      forward_unit, (tensors, shape, unit, scratch))
 EXPERTMESH_CPU_KERNEL(void, attention_backward,
                       (const AttentionTensors<float>& tensors, const AttentionShape& shape, const AttentionUnit& unit,
                        float* scratch),
                       backward_unit, (tensors, shape, unit, scratch))
-EXPERTMESH_CPU_KERNEL(void, attention_backward,
+namespace {
+
+EXPERTMESH_CPU_KERNEL(void, forward_in_fp32,
+                      (const AttentionTensors<Bf16>& tensors, const AttentionShape& shape, const AttentionUnit& unit,
+                       float* scratch),
+                      forward_unit, (tensors, shape, unit, scratch))
+EXPERTMESH_CPU_KERNEL(void, backward_in_fp32,
                       (const AttentionTensors<Bf16>& tensors, const AttentionShape& shape, const AttentionUnit& unit,
                        float* scratch),
                       backward_unit, (tensors, shape, unit, scratch))
+
+}  // namespace
+
+void attention_forward(const AttentionTensors<Bf16>& tensors, const AttentionShape& shape, const AttentionUnit& unit,
+                       float* scratch) {
+  (has_pair_products() ? attention_pairs_forward : forward_in_fp32)(tensors, shape, unit, scratch);
+}
+
+void attention_backward(const AttentionTensors<Bf16>& tensors, const AttentionShape& shape, const AttentionUnit& unit,
+                        float* scratch) {
+  (has_pair_products() ? attention_pairs_backward : backward_in_fp32)(tensors, shape, unit, scratch);
+}
 
 }  // namespace expertmesh::ops::cpu

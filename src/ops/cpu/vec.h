@@ -4,6 +4,7 @@
 // is asked once. Why not target_clones: its resolvers run before the sanitizers are ready. No torch.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -158,15 +159,34 @@ EXPERTMESH_INLINE Vec exp(Vec x) {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-inline Isa processor_isa() {
-  static const Isa isa = [] {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq")) {
-      return Isa::kAvx512;
-    }
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Isa::kAvx2 : Isa::kBaseline;
-  }();
-  return isa;
+// Which instruction sets kernels are compiled for here.
+struct InstructionSets {
+  Isa isa = Isa::kBaseline;
+  bool has_bf16_dots = false;  // AVX-512 BF16
+};
+
+inline InstructionSets processor_sets() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return {Isa::kAvx512, __builtin_cpu_supports("avx512bf16") != 0};
+  }
+  return {__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Isa::kAvx2 : Isa::kBaseline, false};
+}
+
+// What kernels run with: the processor's best, unless a test asks for less.
+inline std::atomic<InstructionSets>& instruction_sets() {
+  static std::atomic<InstructionSets> sets{processor_sets()};
+  return sets;
+}
+
+inline Isa processor_isa() { return instruction_sets().load(std::memory_order_relaxed).isa; }
+inline bool has_bf16_dots() { return instruction_sets().load(std::memory_order_relaxed).has_bf16_dots; }
+
+// All kernels from now on, for all threads; what this processor lacks stays off.
+inline void TEST_use_instruction_sets(InstructionSets wanted) {
+  const InstructionSets own = processor_sets();
+  const Isa isa = wanted.isa < own.isa ? wanted.isa : own.isa;
+  instruction_sets().store({isa, isa == Isa::kAvx512 && own.has_bf16_dots && wanted.has_bf16_dots});
 }
 
 // Defines the exported function `name` with `parameters`, which runs `body` (an inline function) with `arguments`,
