@@ -97,6 +97,28 @@ void swiglu(benchmark::State& state, const Operators& ops) {
   run_graph(state, {gate, up}, [&] { return ops.swiglu(gate, up); });
 }
 
+// The gate is the second half of a fused projection.
+void sigmoid_gate(benchmark::State& state, const Operators& ops) {
+  const at::Tensor x = random({kTokens, kHeads, kHeadDim}), both = random({kTokens, kHeads, 2 * kHeadDim});
+  run_graph(state, {x, both}, [&] { return ops.sigmoid_gate(x, both.narrow(2, kHeadDim, kHeadDim)); });
+}
+
+void shared_expert_gate(benchmark::State& state, const Operators& ops) {
+  const at::Tensor x = random({kTokens, kHidden}), gate = random({kTokens, 1});
+  run_graph(state, {x, gate}, [&] { return ops.sigmoid_gate(x, gate); });
+}
+
+void delta_gates(benchmark::State& state, const Operators& ops) {
+  const int64_t heads = 32;
+  const at::Tensor a = random({kTokens, heads}), b = random({kTokens, heads});
+  const at::Tensor A_log = at::randn({heads}).set_requires_grad(true),
+                   bias = at::randn({heads}).set_requires_grad(true);
+  run_graph(state, {a, b, A_log, bias}, [&] {
+    const DeltaGates gates = ops.delta_gates(a, b, A_log, bias);
+    return gates.g_TV + gates.beta_TV;
+  });
+}
+
 // The argument is the length of a document.
 void attention(benchmark::State& state, const Operators& ops) {
   const std::vector<int64_t> cu = documents_of(state.range(0));
@@ -461,6 +483,9 @@ int main(int argc, char** argv) {
   add_rows("causal_conv", causal_conv, {16, 2048});
   add_rows("rope", rope);
   add_rows("swiglu", swiglu);
+  add_rows("sigmoid_gate", sigmoid_gate);
+  add_rows("shared_expert_gate", shared_expert_gate);
+  add_rows("delta_gates", delta_gates);
   add_rows("attention", attention, {64, 512, 2048});
   add_document_rows();
   add_rows("gated_delta_rule", gated_delta_rule, {2048, 8192});

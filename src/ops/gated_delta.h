@@ -32,6 +32,12 @@ struct GatedDeltaResult {
   at::Tensor final_state_BVDE;  // fp32; undefined where not asked for
 };
 
+// Both fp32, whatever they were computed from.
+struct DeltaGates {
+  at::Tensor g_TV;
+  at::Tensor beta_TV;
+};
+
 // A causal convolution of each channel, then SiLU. Before the first token of a document stand the inputs of its
 // initial state.
 struct CausalConvInput {

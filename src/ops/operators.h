@@ -53,6 +53,10 @@ struct Operators {
   // silu(gate) * up. Differentiable.
   at::Tensor (*swiglu)(const at::Tensor& gate_TI, const at::Tensor& up_TI);
 
+  // x * sigmoid(gate), where the gate has the shape of x or one element a row, [T, 1]; rows of both may lie apart.
+  // Differentiable.
+  at::Tensor (*sigmoid_gate)(const at::Tensor& x_TI, const at::Tensor& gate_TI);
+
   // Causal softmax attention inside each document [cu_seqlens[d], cu_seqlens[d + 1]); [T, N, D]. Differentiable.
   at::Tensor (*attention)(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at::Tensor& v_TMD,
                           std::span<const int64_t> cu_seqlens, double scale);
@@ -60,6 +64,11 @@ struct Operators {
   // The same for a few new tokens of each document against all its keys and values so far: for decoding; [T, N, D].
   // No graph.
   at::Tensor (*cached_attention)(const CachedAttentionInput& input);
+
+  // g = -e^A_log softplus(a + dt_bias) and beta = sigmoid(b): what the gated delta rule takes as decay and step.
+  // Differentiable.
+  DeltaGates (*delta_gates)(const at::Tensor& a_TV, const at::Tensor& b_TV, const at::Tensor& A_log_V,
+                            const at::Tensor& dt_bias_V);
 
   // The gated delta rule in chunks: for training and long prompts. Differentiable in q, k, v, g, beta and the initial
   // state. `chunk_gated_delta_rule` in kernel_config.

@@ -140,6 +140,24 @@ TEST_P(NativeOperators, Swiglu) {
   }
 }
 
+// A gate for each element and one for each row; halves of one matrix, as a model's fused projection gives them.
+TEST_P(NativeOperators, SigmoidGate) {
+  at::manual_seed(13);
+  const auto op = [](const Operators& ops, const Tensors& x) { return ops.sigmoid_gate(x[0], x[1]); };
+  const auto halves = [](const Operators& ops, const Tensors& x) {
+    const int64_t cols = x[0].size(-1) / 2;
+    return ops.sigmoid_gate(x[0].narrow(-1, 0, cols), x[0].narrow(-1, cols, cols));
+  };
+  for (const std::vector<int64_t>& shape : kNormShapes) {
+    std::vector<int64_t> one = shape, both = shape;
+    one.back() = 1;
+    both.back() *= 2;
+    expect_same(op, {random(shape, GetParam()), random(shape, GetParam()) * 4});
+    expect_same(op, {random(shape, GetParam()), random(one, GetParam()) * 4});
+    expect_same(halves, {random(both, GetParam()) * 4});
+  }
+}
+
 // Both native paths, whichever this processor would take.
 TEST_P(NativeOperators, AttentionByDocuments) {
   at::manual_seed(4);
@@ -340,7 +358,7 @@ TEST(OperatorTable, ListsEveryOperatorOfEachKernel) {
     EXPECT_TRUE((row.kernel == "reference" ? reference : native).emplace(row.op).second) << row.op;
   }
   EXPECT_EQ(native, reference);
-  EXPECT_EQ(native.size(), 10U);
+  EXPECT_EQ(native.size(), 12U);
 }
 
 }  // namespace

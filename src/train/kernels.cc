@@ -20,6 +20,8 @@ void take_fused(ops::Operators& operators) {
   operators.gated_rms_norm = native.gated_rms_norm;
   operators.rope = native.rope;
   operators.swiglu = native.swiglu;
+  operators.sigmoid_gate = native.sigmoid_gate;
+  operators.delta_gates = native.delta_gates;
   operators.causal_conv1d_silu = native.causal_conv1d_silu;
   operators.linear_cross_entropy = native.linear_cross_entropy;
   operators.linear_logprobs = native.linear_logprobs;

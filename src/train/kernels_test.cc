@@ -27,6 +27,8 @@ TEST(ChooseOperators, LeftOutTakesTheFastOnes) {
   EXPECT_EQ(chosen.gated_rms_norm, native().gated_rms_norm);
   EXPECT_EQ(chosen.rope, native().rope);
   EXPECT_EQ(chosen.swiglu, native().swiglu);
+  EXPECT_EQ(chosen.sigmoid_gate, native().sigmoid_gate);
+  EXPECT_EQ(chosen.delta_gates, native().delta_gates);
   EXPECT_EQ(chosen.attention, native().attention);
   EXPECT_EQ(chosen.gated_delta_rule, native().gated_delta_rule);
   EXPECT_EQ(chosen.gated_delta_step, native().gated_delta_step);

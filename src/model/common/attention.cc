@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/common/attention.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/sigmoid.h>
-
 #include <cmath>
+#include <vector>
 
 #include "model/common/kv_cache.h"
 
@@ -53,12 +51,14 @@ at::Tensor Attention::forward(const at::Tensor& hidden_TH, const LayerContext& c
   // No -1 for the width: it has no meaning where a rank has no tokens.
   const at::Tensor queries =
       q_proj_.forward(hidden_TH).view({tokens, options_.sizes.heads, options_.has_output_gate ? 2 * dim : dim});
-  const at::Tensor q = rotated(options_.has_output_gate ? queries.narrow(2, 0, dim) : queries, q_norm_, angles, ops);
+  // The queries and, where there is one, their gate.
+  const auto parts = options_.has_output_gate ? queries.split(dim, 2) : std::vector<at::Tensor>{queries};
+  const at::Tensor q = rotated(parts[0], q_norm_, angles, ops);
   const at::Tensor k =
       rotated(k_proj_.forward(hidden_TH).view({tokens, options_.sizes.kv_heads, dim}), k_norm_, angles, ops);
   const at::Tensor v = v_proj_.forward(hidden_TH).view({tokens, options_.sizes.kv_heads, dim});
   at::Tensor mixed = mix(q, k, v, context);
-  if (options_.has_output_gate) mixed = mixed * at::sigmoid(queries.narrow(2, dim, dim));
+  if (options_.has_output_gate) mixed = ops.sigmoid_gate(mixed, parts[1]);
   return o_proj_.forward(mixed.reshape({tokens, options_.sizes.heads * dim}));
 }
 

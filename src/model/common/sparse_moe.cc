@@ -2,7 +2,6 @@
 #include "model/common/sparse_moe.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/sigmoid.h>
 
 namespace expertmesh::model {
 
@@ -39,8 +38,8 @@ at::Tensor SparseMoe::forward(const at::Tensor& hidden_TH, const Runtime& runtim
     return runtime.dispatcher->forward(hidden_TH, weights_TK, routing, experts_.weights(), *runtime.ep);
   }
   const moe::LocalWork shared_expert = [&](const at::Tensor& tokens_TH) {
-    const at::Tensor share_T1 = at::sigmoid(shared_expert_gate_->forward(tokens_TH));
-    return share_T1 * shared_expert_->forward(tokens_TH, *runtime.ops);
+    const at::Tensor gate_T1 = shared_expert_gate_->forward(tokens_TH);
+    return runtime.ops->sigmoid_gate(shared_expert_->forward(tokens_TH, *runtime.ops), gate_T1);
   };
   const moe::Dispatcher::Output out =
       runtime.dispatcher->forward(hidden_TH, weights_TK, routing, experts_.weights(), *runtime.ep, shared_expert);

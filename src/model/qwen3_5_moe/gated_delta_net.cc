@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/qwen3_5_moe/gated_delta_net.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/softplus.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -96,11 +92,6 @@ GatedDeltaNet::GatedDeltaNet(const std::string& path, const Qwen3_5MoeConfig& co
   }
 }
 
-at::Tensor GatedDeltaNet::log_decay(const at::Tensor& hidden_TH) const {
-  const at::Tensor step_TV = in_proj_a_.forward(hidden_TH).to(at::kFloat) + dt_bias_.value();
-  return -at::exp(A_log_.value()) * at::softplus(step_TV);
-}
-
 at::Tensor GatedDeltaNet::forward(const at::Tensor& hidden_TH, const LayerContext& context) const {
   enter();
   const ops::Operators& ops = *context.runtime.ops;
@@ -109,12 +100,14 @@ at::Tensor GatedDeltaNet::forward(const at::Tensor& hidden_TH, const LayerContex
   const int64_t keys = key_width(sizes_), chunk_size = context.runtime.chunk_size;
   const auto rule =
       is_generating && has_few_tokens(context.batch, chunk_size) ? ops.gated_delta_step : ops.gated_delta_rule;
+  const ops::DeltaGates gates =
+      ops.delta_gates(in_proj_a_.forward(hidden_TH), in_proj_b_.forward(hidden_TH), A_log_.value(), dt_bias_.value());
   const ops::GatedDeltaResult result =
       rule({.q_TKD = heads_of(mixed_TC, 0, sizes_.key_heads, sizes_.key_head_dim),
             .k_TKD = heads_of(mixed_TC, keys, sizes_.key_heads, sizes_.key_head_dim),
             .v_TVE = heads_of(mixed_TC, 2 * keys, sizes_.value_heads, sizes_.value_head_dim),
-            .g_TV = log_decay(hidden_TH),
-            .beta_TV = at::sigmoid(in_proj_b_.forward(hidden_TH).to(at::kFloat)),
+            .g_TV = gates.g_TV,
+            .beta_TV = gates.beta_TV,
             .cu_seqlens = context.batch.cu_seqlens,
             .initial_state_BVDE = states_of(context.caches, &LayerCache::delta_state_VDE),
             .chunk_size = chunk_size,

@@ -42,9 +42,6 @@ class GatedDeltaNet : public shard::Module {
   at::Tensor forward(const at::Tensor& hidden_TH, const LayerContext& context) const;
 
  private:
-  // The log of how much of the state each token keeps, fp32 [T, V].
-  at::Tensor log_decay(const at::Tensor& hidden_TH) const;
-
   GatedDeltaSizes sizes_;
   // Both set exponents of the decay: in bf16 a step of an optimizer would be lost in them, so they stay fp32.
   shard::Parameter& A_log_;    // [V]

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "ops/cpu/column_sums.h"
+#include "ops/cpu/sigmoid.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
@@ -46,8 +47,6 @@ struct Document {
     return sum;
   }
 };
-
-EXPERTMESH_INLINE Vec sigmoid(Vec x) { return 1.0F / (1.0F + exp(-x)); }
 
 template <typename T>
 EXPERTMESH_INLINE void forward_channels(const CausalConvTensors<T>& tensors, const CausalConvShape& shape,

@@ -3,10 +3,10 @@
 
 #include <cmath>
 
+#include "ops/cpu/sigmoid.h"
+
 namespace expertmesh::ops::cpu {
 namespace {
-
-EXPERTMESH_INLINE Vec sigmoid(Vec x) { return 1.0F / (1.0F + exp(-x)); }
 
 template <typename T>
 EXPERTMESH_INLINE void forward_rows(const GatedNormTensors<T>& tensors, GatedNormShape shape) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/swiglu.h"
 
+#include "ops/cpu/sigmoid.h"
+
 namespace expertmesh::ops::cpu {
 namespace {
-
-EXPERTMESH_INLINE Vec sigmoid(Vec x) { return 1.0F / (1.0F + exp(-x)); }
 
 template <typename T>
 EXPERTMESH_INLINE void forward_rows(const T* gate, const T* up, T* out, SwigluShape shape) {

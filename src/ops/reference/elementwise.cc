@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softplus.h>
 
 #include <vector>
 
@@ -44,6 +46,17 @@ at::Tensor rope(const at::Tensor& x_TND, const at::Tensor& positions_T, const at
 
 at::Tensor swiglu(const at::Tensor& gate_TI, const at::Tensor& up_TI) {
   return (times_sigmoid(wide(gate_TI)) * wide(up_TI)).to(gate_TI.scalar_type());
+}
+
+at::Tensor sigmoid_gate(const at::Tensor& x_TI, const at::Tensor& gate_TI) {
+  return (wide(x_TI) * at::sigmoid(wide(gate_TI))).to(x_TI.scalar_type());
+}
+
+DeltaGates delta_gates(const at::Tensor& a_TV, const at::Tensor& b_TV, const at::Tensor& A_log_V,
+                       const at::Tensor& dt_bias_V) {
+  constexpr double kThreshold = 40.0;  // softplus(x) is x above it: e^-40 is below the digits of fp64 too
+  const at::Tensor step_TV = wide(a_TV) + wide(dt_bias_V);
+  return {-at::exp(wide(A_log_V)) * at::softplus(step_TV, 1.0, kThreshold), at::sigmoid(wide(b_TV))};
 }
 
 }  // namespace expertmesh::ops::reference
