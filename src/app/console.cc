@@ -41,6 +41,14 @@ std::string bar(double fraction, int width) {
   return "[" + text + "]";
 }
 
+// The worst layer's load: "  load 8.00 (layer 3, 28 dead)".
+std::string load_text(const train::StepRecord& record) {
+  const train::LayerLoad* worst = train::worst_load(record);
+  if (worst == nullptr) return "";
+  return fmt::format("  load {:.2f} (layer {}{})", worst->max_over_mean, worst->layer,
+                     worst->dead > 0 ? fmt::format(", {} dead", worst->dead) : "");
+}
+
 std::string eta(double seconds, double fraction) {
   if (fraction <= 0) return "--:--";
   return format_duration(seconds / fraction - seconds);
@@ -134,9 +142,9 @@ void Console::on_step(const train::StepRecord& record) {
   if (line_.is_on()) {
     show_bar(record);
   } else if (record.is_logged) {
-    fmt::print("step {}/{}  loss {:.4f}  grad_norm {:.4f}  learning_rate {:.4g}  tokens/s {:.0f}  load {:.2f}\n",
-               record.step, record.total_steps, record.loss, record.grad_norm, record.learning_rate,
-               record.tokens_per_s, record.expert_load_max_over_mean);
+    fmt::print("step {}/{}  loss {:.4f}{}  grad_norm {:.4f}  learning_rate {:.4g}  tokens/s {:.0f}{}\n", record.step,
+               record.total_steps, record.loss, record.aux_loss ? fmt::format("  aux {:.4f}", *record.aux_loss) : "",
+               record.grad_norm, record.learning_rate, record.tokens_per_s, load_text(record));
     std::fflush(stdout);
   }
 }

@@ -38,8 +38,10 @@ Section model_group() {
                  "Patterns of parameter names that are trained (`*` and `{*}` match any text); null: all.");
   rows.number("router_aux_loss_coef", &ModelConfig::router_aux_loss_coef, {0.0, 1e300, false, false}, "",
               "Weight of the experts' balance loss; 0 switches it off. A model's own config.json is not asked.");
-  rows.choice("moe_aux_loss", &ModelConfig::moe_aux_loss,
-              "Over which tokens the balance loss counts load: `global`, all tokens of the step.");
+  rows.choice(
+      "moe_aux_loss", &ModelConfig::moe_aux_loss,
+      "Over which tokens the balance loss counts load: `global`, all tokens of the step. With n micro-batches a "
+      "step it takes n - 1 more forwards.");
   rows.special(
       "debug_router", "balanced, hot:K, none:RANK, rotating:K or burst:K/N, each with an optional @RANK", "",
       "For tests and benchmarks: tokens are spread evenly, all go to the first K experts, none goes to an expert "

@@ -59,8 +59,6 @@ void refuse_model(const ModelConfig& model, Refusals& refusals) {
                      fmt::format("model_class {}", choice_name(model.model_class)), "Use llm.");
   refusals.refuse_if(model.custom_chat_template.has_value(), "custom_chat_template", "custom_chat_template",
                      "Choose one of the built-in forms with chat_markup.");
-  refusals.refuse_if(model.router_aux_loss_coef != 0.0, "router_aux_loss_coef", "router_aux_loss_coef",
-                     "Leave it out: the balance loss is off.");
 }
 
 }  // namespace

@@ -143,7 +143,6 @@ TEST(Unbuilt, IsRefusedByNameAllAtOnce) {
                                  "dist_config: {name: fsdp2, offload_params: true}\n",
                                  "eval_dataset: a\n",
                                  "optim_config: {name: muon}\n",
-                                 "router_aux_loss_coef: 0.01\n",
                                  "custom_chat_template: a\n",
                                  "profile: true\n",
                                  "pref_loss: orpo\n",
@@ -185,6 +184,7 @@ TEST(Unbuilt, WhatIsBuiltPasses) {
       "lr_scheduler_config: {name: cosine, warmup_ratio: 0.1, min_lr_ratio: 0.1}\n",
       "debug_router: hot:2@0\n",
       "debug_router: burst:2/8\n",
+      "router_aux_loss_coef: 0.01\n",
       "full_determinism: true\n",
       "kernel_config: {name: reference}\n",
       "pref_loss: sigmoid\nsave_ckpt_as_hf: false\ncp_size: 1\n"};

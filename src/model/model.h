@@ -59,6 +59,7 @@ struct LayerContext {
   const TokenBatch& batch;
   const Runtime& runtime;
   moe::Routing& routing;                     // this layer's for this micro-batch; dense layers leave it alone
+  moe::BalanceTerm* balance = nullptr;       // this layer's part of the balance loss; nullptr: there is none
   std::span<LayerCache* const> caches = {};  // one a document, which goes on where its cache ends; empty: each document
                                              // starts here. Without graph.
 };

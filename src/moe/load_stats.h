@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -26,12 +27,26 @@ class LoadStats {
   std::vector<int64_t> counts_E_;
 };
 
-// Load of the busiest expert over the mean load: 1 is balanced, E is everything on one. 0 where nothing was counted.
-inline double load_max_over_mean(std::span<const int64_t> counts_E) {
-  const int64_t total = std::accumulate(counts_E.begin(), counts_E.end(), int64_t{0});
-  if (total == 0) return 0.0;
-  const int64_t most = *std::max_element(counts_E.begin(), counts_E.end());
-  return static_cast<double>(most) * static_cast<double>(counts_E.size()) / static_cast<double>(total);
+// How even the load of a layer's experts is. All 0 where nothing was counted.
+struct LoadSummary {
+  double max_over_mean = 0;  // of the busiest expert: 1 is balanced, E is everything on one
+  int64_t dead = 0;          // experts that nothing fell on
+  double entropy = 0;        // of the shares, over that of even ones: 1 is balanced, 0 is everything on one
+};
+
+inline LoadSummary summarise_load(std::span<const int64_t> counts_E) {
+  const auto total = static_cast<double>(std::accumulate(counts_E.begin(), counts_E.end(), int64_t{0}));
+  const auto experts = static_cast<double>(counts_E.size());
+  if (total == 0) return {};
+  LoadSummary summary;
+  summary.max_over_mean = static_cast<double>(*std::max_element(counts_E.begin(), counts_E.end())) * experts / total;
+  summary.dead = std::count(counts_E.begin(), counts_E.end(), int64_t{0});
+  for (const int64_t count : counts_E) {
+    const double share = static_cast<double>(count) / total;
+    if (count > 0) summary.entropy -= share * std::log(share);
+  }
+  summary.entropy = experts > 1 ? std::clamp(summary.entropy / std::log(experts), 0.0, 1.0) : 1.0;
+  return summary;
 }
 
 }  // namespace expertmesh::moe

@@ -87,11 +87,11 @@ TEST(ExpertPlan, RowsPast32Bits) {
 
 TEST(LoadStats, CountsAndRatio) {
   LoadStats load(4);
-  EXPECT_EQ(load_max_over_mean(load.counts()), 0.0);
+  EXPECT_EQ(summarise_load(load.counts()).max_over_mean, 0.0);
   load.add(std::vector<int64_t>{0, 1, 0, 2});
   load.add(std::vector<int64_t>{0, 3, 0, 3});
   EXPECT_THAT(load.counts(), ElementsAre(4, 1, 1, 2));
-  EXPECT_DOUBLE_EQ(load_max_over_mean(load.counts()), 2.0);
+  EXPECT_DOUBLE_EQ(summarise_load(load.counts()).max_over_mean, 2.0);
   load.reset();
   EXPECT_THAT(load.counts(), ElementsAre(0, 0, 0, 0));
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include "moe/balance_loss.h"
 #include "moe/choice_rule.h"
 #include "moe/dispatcher.h"
 #include "moe/load_stats.h"
@@ -24,14 +25,21 @@ struct RouterOptions {
   bool norm_topk_prob = true;  // the K weights of a token sum to 1
 };
 
+// What one forward of a layer has to do with the balance loss.
+struct BalanceTerm {
+  BalanceSums* sums = nullptr;  // gets what the choice adds, where one is made
+  at::Tensor probs_TE;          // of a forward with a graph: where the loss's gradient enters it
+};
+
 class Router : public shard::Module {
  public:
   // One parameter, `path`.weight [E, H].
   Router(std::string path, RouterOptions options);
 
   // hidden_TH (any floating dtype) -> weights_TK, fp32, differentiable in hidden and the gate. Makes the choice and
-  // fills routing.ids_TK where routing is undecided.
-  at::Tensor forward(const at::Tensor& hidden_TH, Routing& routing, const ChoiceRule& rule = {}) const;
+  // fills routing.ids_TK where routing is undecided. `balance`: nullptr without a balance loss.
+  at::Tensor forward(const at::Tensor& hidden_TH, Routing& routing, const ChoiceRule& rule = {},
+                     BalanceTerm* balance = nullptr) const;
 
   const RouterOptions& options() const { return options_; }
   // Choices since the last reset, on this rank.
@@ -40,7 +48,7 @@ class Router : public shard::Module {
   int64_t num_decisions() const { return num_decisions_; }
 
  private:
-  void decide(const at::Tensor& probs_TE, Routing& routing, const ChoiceRule& rule) const;
+  void decide(const at::Tensor& probs_TE, Routing& routing, const ChoiceRule& rule, BalanceSums* sums) const;
 
   RouterOptions options_;
   shard::Parameter& weight_;

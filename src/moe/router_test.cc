@@ -4,7 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/softmax.h>
@@ -18,7 +17,7 @@
 
 #include "comm/world.h"
 #include "moe/test_problem.h"
-#include "shard/unit.h"
+#include "moe/test_router.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -28,25 +27,6 @@ using testing::ElementsAre;
 at::Tensor randn(std::vector<int64_t> shape, uint64_t seed) {
   return at::randn(shape, at::Generator(at::make_generator<at::CPUGeneratorImpl>(seed)), at::kFloat);
 }
-
-// A router whose gate is `weight`, whole on this rank.
-struct WholeRouter {
-  WholeRouter(const at::Tensor& weight, int64_t top_k, bool norm = true)
-      : router("model.layers.0.mlp.gate", {weight.size(1), weight.size(0), top_k, norm}),
-        unit("gate", router.parameters(), shard::GatherMode::kPerParameter, &pool) {
-    shard::Parameter& parameter = *router.own_parameters().front();
-    parameter.materialize(weight.scalar_type());
-    const at::NoGradGuard no_grad;
-    parameter.local().copy_(weight);
-    unit.unshard();
-    unit.wait();
-  }
-  Router* operator->() { return &router; }
-
-  shard::BufferPool pool;
-  Router router;
-  shard::Unit unit;
-};
 
 std::vector<int64_t> values(const at::Tensor& ids) {
   const at::Tensor flat = ids.contiguous();

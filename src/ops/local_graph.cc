@@ -11,4 +11,9 @@ void run_backward(const at::Tensor& output, const at::Tensor& grad_output) {
   torch::autograd::backward({output}, {grad_output});
 }
 
+void run_backward(const at::Tensor& output, const at::Tensor& grad_output, const at::Tensor& inner,
+                  const at::Tensor& grad_inner) {
+  torch::autograd::backward({output, inner}, {grad_output, grad_inner});
+}
+
 }  // namespace expertmesh::ops

@@ -85,6 +85,13 @@ Job prepare_model(const std::string& stage, config::Loaded loaded, int world) {
   const model::Model::Sizes sizes = job.blueprint->sizes();
   job.sizes = config::validate_for_world(job.loaded, world, config_sizes(sizes));
   config::validate_kernels(job.loaded, config_sizes(sizes));
+  if (config.model.router_aux_loss_coef > 0 && sizes.moe_layers == 0) {
+    throw base::make_error(base::Code::kConfig, "config/router_aux_loss_coef",
+                           "router_aux_loss_coef is {}, but the model has no layer with experts",
+                           config.model.router_aux_loss_coef)
+        .at(job.loaded.positions.of("router_aux_loss_coef"))
+        .hint("Leave it out.");
+  }
   // Last: a value that could never work is a fault of its own, also where its feature is not built yet.
   config::refuse_unbuilt(job.loaded, command_of(stage));
 

@@ -24,9 +24,14 @@ void LayerWalk::leave_layer(size_t index) {
 }
 
 at::Tensor LayerWalk::run_layer(size_t index, const at::Tensor& hidden_TH, moe::Routing& routing,
-                                std::span<model::LayerCache* const> caches) {
+                                moe::BalanceTerm* balance, std::span<model::LayerCache* const> caches) {
   return model_.layers()[index].module->forward(
-      hidden_TH, {.batch = batch_, .runtime = model_.runtime(), .routing = routing, .caches = caches});
+      hidden_TH,
+      {.batch = batch_, .runtime = model_.runtime(), .routing = routing, .balance = balance, .caches = caches});
+}
+
+at::Tensor LayerWalk::run_saved(size_t index, const at::Tensor& hidden_TH, Saved& saved) {
+  return run_layer(index, hidden_TH, saved.routing, has_balance_ ? &saved.balance : nullptr);
 }
 
 at::Tensor LayerWalk::embed() {
@@ -35,21 +40,24 @@ at::Tensor LayerWalk::embed() {
   return model_.model().embedding().forward(batch_.ids_T);
 }
 
-at::Tensor LayerWalk::forward(const model::TokenBatch& batch) {
+at::Tensor LayerWalk::forward(const model::TokenBatch& batch, moe::BalanceSums* balance, Routings routings) {
   batch_ = batch;
+  has_balance_ = balance != nullptr;
   EXPERTMESH_FAULT_POINT("train.forward");
   at::Tensor hidden_TH = embed();
   saved_.assign(model_.layers().size(), {});
   for (size_t i = 0; i < saved_.size(); ++i) {
     Saved& saved = saved_[i];
+    saved.balance.sums = balance;
+    if (!routings.empty()) saved.routing = std::move(routings[i]);
     enter_layer(i);
     if (recompute_) {
       const at::NoGradGuard no_grad;
       saved.input = hidden_TH;
-      hidden_TH = run_layer(i, hidden_TH, saved.routing);
+      hidden_TH = run_saved(i, hidden_TH, saved);
     } else {
       saved.input = ops::make_graph_input(hidden_TH);
-      saved.output = run_layer(i, saved.input, saved.routing);
+      saved.output = run_saved(i, saved.input, saved);
       hidden_TH = saved.output.detach();
     }
     leave_layer(i);
@@ -57,31 +65,41 @@ at::Tensor LayerWalk::forward(const model::TokenBatch& batch) {
   return hidden_TH;
 }
 
-at::Tensor LayerWalk::infer(const model::TokenBatch& batch) { return run_without_graph(batch, {}, false); }
+at::Tensor LayerWalk::infer(const model::TokenBatch& batch) {
+  Routings routings(model_.layers().size());
+  return run_without_graph(batch, {}, nullptr, routings);
+}
 
 at::Tensor LayerWalk::extend(const model::TokenBatch& batch, std::span<DocumentCache* const> documents) {
-  return run_without_graph(batch, documents, true);
+  Routings routings(model_.layers().size());
+  for (moe::Routing& routing : routings) routing.is_generating = true;
+  return run_without_graph(batch, documents, nullptr, routings);
+}
+
+Routings LayerWalk::route(const model::TokenBatch& batch, moe::BalanceSums& balance) {
+  Routings routings(model_.layers().size());
+  run_without_graph(batch, {}, &balance, routings);
+  return routings;
 }
 
 at::Tensor LayerWalk::run_without_graph(const model::TokenBatch& batch, std::span<DocumentCache* const> documents,
-                                        bool is_generating) {
+                                        moe::BalanceSums* balance, Routings& routings) {
   const at::NoGradGuard no_grad;
   batch_ = batch;
   at::Tensor hidden_TH = embed();
   for (DocumentCache* document : documents) document->resize(model_.layers().size());
   std::vector<model::LayerCache*> caches(documents.size());
   for (size_t i = 0; i < model_.layers().size(); ++i) {
-    moe::Routing routing;
-    routing.is_generating = is_generating;
+    moe::BalanceTerm term{.sums = balance, .probs_TE = {}};
     for (size_t d = 0; d < documents.size(); ++d) caches[d] = &(*documents[d])[i];
     enter_layer(i);
-    hidden_TH = run_layer(i, hidden_TH, routing, caches);
+    hidden_TH = run_layer(i, hidden_TH, routings[i], balance == nullptr ? nullptr : &term, caches);
     leave_layer(i);
   }
   return hidden_TH;
 }
 
-at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output) {
+at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output, const at::Tensor& balance_grad_E) {
   const auto& layers = model_.layers();
   const auto& layer = layers[index];
   Saved saved = std::move(saved_[index]);
@@ -89,11 +107,15 @@ at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output
   if (index > 0) layers[index - 1].dense->unshard();
   if (recompute_) {
     saved.input = ops::make_graph_input(saved.input);
-    saved.output = run_layer(index, saved.input, saved.routing);
+    saved.output = run_saved(index, saved.input, saved);
   } else if (layer.experts != nullptr) {
     layer.experts->wait();
   }
-  ops::run_backward(saved.output, grad_output);
+  if (const at::Tensor& probs_TE = saved.balance.probs_TE; probs_TE.defined()) {
+    ops::run_backward(saved.output, grad_output, probs_TE, balance_grad_E.expand_as(probs_TE).contiguous());
+  } else {
+    ops::run_backward(saved.output, grad_output);
+  }
   // Operations of one group complete in the order of posting: the prefetch before this layer's reduction.
   if (index > 0) layers[index - 1].dense->wait();
   layer.dense->reduce_gradients();
@@ -103,10 +125,11 @@ at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output
   return saved.input.grad();
 }
 
-void LayerWalk::backward(const at::Tensor& grad_hidden_TH) {
+void LayerWalk::backward(const at::Tensor& grad_hidden_TH, const at::Tensor& balance_grad_E) {
   EXPERTMESH_FAULT_POINT("train.backward");
+  EXPERTMESH_CHECK(balance_grad_E.defined() == has_balance_, "a balance loss forward and back");
   at::Tensor grad = grad_hidden_TH;
-  for (size_t i = saved_.size(); i-- > 0;) grad = backward_layer(i, grad);
+  for (size_t i = saved_.size(); i-- > 0;) grad = backward_layer(i, grad, balance_grad_E);
   model_.model().embedding().add_gradient(batch_.ids_T, grad);
   model_.root().reduce_gradients();
 }

@@ -13,6 +13,20 @@ namespace {
 
 base::Json number(double value) { return std::isfinite(value) ? base::Json(value) : base::Json(nullptr); }
 
+// One list a figure, with an entry a layer: a fraction of the text that an object a layer would be.
+base::Json load_columns(const std::vector<LayerLoad>& loads) {
+  const auto rounded = [](double value) { return base::Json(std::round(value * 1e4) / 1e4); };
+  base::Json::Array layer, max_over_mean, dead, entropy;
+  for (const LayerLoad& load : loads) {
+    layer.emplace_back(load.layer);
+    max_over_mean.push_back(rounded(load.max_over_mean));
+    dead.emplace_back(load.dead);
+    entropy.push_back(rounded(load.entropy));
+  }
+  return base::Json(
+      base::Json::Object{{"layer", layer}, {"max_over_mean", max_over_mean}, {"dead", dead}, {"entropy", entropy}});
+}
+
 constexpr double kWidth = 760, kHeight = 420;
 constexpr double kLeft = 70, kRight = 20, kTop = 40, kBottom = 50;
 
@@ -104,20 +118,24 @@ std::string escaped(const std::string& text) {
 }  // namespace
 
 std::string log_line(const StepRecord& record) {
-  return base::dump_json(base::Json(base::Json::Object{{"epoch", record.epoch},
-                                                       {"step", record.step},
-                                                       {"loss", number(record.loss)},
-                                                       {"grad_norm", number(record.grad_norm)},
-                                                       {"learning_rate", record.learning_rate},
-                                                       {"total_steps", record.total_steps},
-                                                       {"tokens_per_s", record.tokens_per_s},
-                                                       {"tokens_seen", record.tokens_seen},
-                                                       {"step_s", record.step_s},
-                                                       {"load_wait_s", record.load_wait_s},
-                                                       {"skipped_steps", record.skipped_steps},
-                                                       {"expert_load_max_over_mean", record.expert_load_max_over_mean},
-                                                       {"rss_mib", record.rss_mib}}),
-                         base::JsonStyle::kPython);
+  const LayerLoad* worst = worst_load(record);
+  return base::dump_json(
+      base::Json(base::Json::Object{{"epoch", record.epoch},
+                                    {"step", record.step},
+                                    {"loss", number(record.loss)},
+                                    {"grad_norm", number(record.grad_norm)},
+                                    {"learning_rate", record.learning_rate},
+                                    {"total_steps", record.total_steps},
+                                    {"tokens_per_s", record.tokens_per_s},
+                                    {"tokens_seen", record.tokens_seen},
+                                    {"step_s", record.step_s},
+                                    {"load_wait_s", record.load_wait_s},
+                                    {"skipped_steps", record.skipped_steps},
+                                    {"expert_load_max_over_mean", worst == nullptr ? 0.0 : worst->max_over_mean},
+                                    {"aux_loss", record.aux_loss ? number(*record.aux_loss) : base::Json(nullptr)},
+                                    {"expert_load", load_columns(record.expert_load)},
+                                    {"rss_mib", record.rss_mib}}),
+      base::JsonStyle::kPython);
 }
 
 LogFile::LogFile(base::FileSystem& fs, const std::string& output_dir)

@@ -25,7 +25,23 @@ TEST(LogLine, StartsWithUpstreamsKeysAndIsJson) {
   for (const auto& [key, value] : *json.try_object()) keys.push_back(key);
   EXPECT_EQ(keys, (std::vector<std::string>{"epoch", "step", "loss", "grad_norm", "learning_rate", "total_steps",
                                             "tokens_per_s", "tokens_seen", "step_s", "load_wait_s", "skipped_steps",
-                                            "expert_load_max_over_mean", "rss_mib"}));
+                                            "expert_load_max_over_mean", "aux_loss", "expert_load", "rss_mib"}));
+}
+
+TEST(LogLine, HasTheLoadOfEachLayer) {
+  StepRecord record;
+  record.expert_load = {{1, 1.25, 0, 0.98765}, {3, 8.0, 28, 0.4}, {4, 2.0, 1, 0.9}};
+  record.aux_loss = 8.5;
+  const std::string line = log_line(record);
+  EXPECT_NE(line.find(R"("expert_load_max_over_mean": 8.0, "aux_loss": 8.5, "expert_load": {"layer": [1, 3, 4], )"
+                      R"("max_over_mean": [1.25, 8.0, 2.0], "dead": [0, 28, 1], "entropy": [0.9877, 0.4, 0.9]})"),
+            std::string::npos)
+      << line;
+  EXPECT_EQ(worst_load(record)->layer, 3);
+  record.expert_load.clear();
+  record.aux_loss.reset();
+  EXPECT_NE(log_line(record).find(R"("aux_loss": null, "expert_load": {"layer": [], )"), std::string::npos);
+  EXPECT_EQ(worst_load(record), nullptr);
 }
 
 TEST(LossCurve, DrawsValuesAndLeavesGaps) {

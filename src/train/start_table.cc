@@ -116,6 +116,15 @@ std::string steps_text(const Job& job, int64_t total_steps) {
                      job.sizes.num_micro_batch, data.micro_batch_size);
 }
 
+// The balance loss, and what it costs beside a sum over ranks.
+std::string balance_text(const Job& job) {
+  const int64_t again = job.sizes.num_micro_batch - 1;
+  return fmt::format("{} times it, over all tokens of a step{}", job.loaded.config.model.router_aux_loss_coef,
+                     again > 0 ? fmt::format("; {} of {} micro-batches are routed by a forward of their own", again,
+                                             job.sizes.num_micro_batch)
+                               : "");
+}
+
 TableSection compute_section(const Job& job, ShardedModel& model) {
   const config::Config& config = job.loaded.config;
   TableSection section{"compute", {}};
@@ -126,6 +135,9 @@ TableSection compute_section(const Job& job, ShardedModel& model) {
   section.rows.emplace_back("recompute", config.train.enable_activation_checkpointing ? "decoder layers" : "off");
   if (config.model.debug_router.is_on()) {
     section.rows.emplace_back("debug_router", *config::try_value(config, "debug_router")->try_string());
+  }
+  if (config.model.router_aux_loss_coef > 0) {
+    section.rows.emplace_back("balance loss", balance_text(job));
   }
   return section;
 }

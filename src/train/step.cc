@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/step.h"
 
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
 
 #include "base/fault.h"
 #include "shard/gradient_norm.h"
@@ -37,24 +43,66 @@ void tell(const StepOptions& options, int micro_batch) {
   if (options.ledger != nullptr) options.ledger->set_step(options.step, micro_batch);
 }
 
-double run_micro_batches(ShardedModel& model, LayerWalk& walk, const Loss& loss,
-                         const std::vector<data::MicroBatch>& micro_batches, double normaliser,
-                         const StepOptions& options) {
-  double share = 0;
-  for (const data::MicroBatch& micro_batch : micro_batches) {
-    tell(options, static_cast<int>(&micro_batch - micro_batches.data()));
-    const model::TokenBatch batch = make_token_batch(micro_batch);
-    const at::Tensor hidden_TH = walk.forward(batch);
-    EXPERTMESH_FAULT_POINT("train.loss");
-    LossShare result = loss.compute(model.model().head(), model.runtime(), hidden_TH, batch, normaliser);
-    if (base::fault_wants_nan("train.loss", "loss")) result.value = kNaN;
-    share += result.value;
-    // The backward needs no weight of the root: its memory is there for gradients.
-    if (&micro_batch == &micro_batches.back()) model.root().reshard();
-    walk.backward(result.grad_hidden_TH);
+// Micro-batches forward and back one by one, in their order. With a balance loss its gradient needs the loads of the
+// whole step before the first backward: the last micro-batch comes first, its forward completes the loads, and those
+// before it were run forward once more, only to be routed.
+class MicroBatches {
+ public:
+  MicroBatches(ShardedModel& model, LayerWalk& walk, const std::vector<data::MicroBatch>& batches,
+               const StepOptions& options)
+      : model_(model), walk_(walk), batches_(batches), options_(options), routings_(batches.size()) {
+    if (options.balance_coefficient > 0) balance_ = std::make_unique<moe::BalanceSums>(model.model().sizes().experts);
   }
-  return share;
-}
+
+  // This rank's share of the loss.
+  double run(const Loss& loss, double normaliser) {
+    std::vector<size_t> order(batches_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (balance_ != nullptr) {
+      std::rotate(order.begin(), order.end() - 1, order.end());
+      for (size_t i = 0; i + 1 < batches_.size(); ++i) routings_[i] = walk_.route(enter(i), *balance_);
+    }
+    double share = 0;
+    for (const size_t i : order) share += run_one(i, loss, normaliser, i == order.back());
+    return share;
+  }
+
+  double balance_loss() const { return balance_ == nullptr ? 0.0 : balance_->loss(); }
+
+ private:
+  model::TokenBatch enter(size_t index) const {
+    tell(options_, static_cast<int>(index));
+    return make_token_batch(batches_[index]);
+  }
+
+  double run_one(size_t index, const Loss& loss, double normaliser, bool is_last) {
+    const model::TokenBatch batch = enter(index);
+    const at::Tensor hidden_TH = walk_.forward(batch, balance_.get(), std::move(routings_[index]));
+    if (balance_ != nullptr && !balance_grad_E_.defined()) agree_on_balance();
+    EXPERTMESH_FAULT_POINT("train.loss");
+    LossShare result = loss.compute(model_.model().head(), model_.runtime(), hidden_TH, batch, normaliser);
+    if (base::fault_wants_nan("train.loss", "loss")) result.value = kNaN;
+    // The backward needs no weight of the root: its memory is there for gradients.
+    if (is_last) model_.root().reshard();
+    walk_.backward(result.grad_hidden_TH, balance_grad_E_);
+    return result.value;
+  }
+
+  void agree_on_balance() {
+    const std::span<double> values = balance_->values();
+    model_.meshes().world().all_reduce({{values.data(), static_cast<int64_t>(values.size()), comm::DType::kF64}},
+                                       comm::ReduceOp::kSum, "router load");
+    balance_grad_E_ = at::tensor(balance_->gradient(options_.balance_coefficient));
+  }
+
+  ShardedModel& model_;
+  LayerWalk& walk_;
+  const std::vector<data::MicroBatch>& batches_;
+  const StepOptions& options_;
+  std::vector<Routings> routings_;
+  std::unique_ptr<moe::BalanceSums> balance_;  // nullptr: there is no balance loss
+  at::Tensor balance_grad_E_;
+};
 
 void poison_gradients_where_asked(const std::vector<shard::Parameter*>& parameters) {
   for (shard::Parameter* parameter : parameters) {
@@ -91,7 +139,9 @@ StepResult train_step(ShardedModel& model, LayerWalk& walk, const Loss& loss, Op
   }
 
   for (shard::Parameter* parameter : parameters) parameter->clear_grad();
-  const double share = run_micro_batches(model, walk, loss, micro_batches, totals.weight, options);
+  MicroBatches runs(model, walk, micro_batches, options);
+  const double share = runs.run(loss, totals.weight);
+  result.balance_loss = runs.balance_loss();
   tell(options, -1);
   EXPERTMESH_FAULT_POINT("train.reduce");
   model.finish_gradients();

@@ -19,12 +19,15 @@ struct StepOptions {
   double learning_rate = 0;
   int64_t step = -1;               // for messages
   comm::Ledger* ledger = nullptr;  // is told the step and the micro-batch
+  double balance_coefficient = 0;  // of the routers' balance loss; 0: there is none
 };
 
 struct StepResult {
-  double loss = 0;         // of all ranks and micro-batches; the same on all ranks, as is everything here
-  double grad_norm = 0;    // before clipping
-  double expert_norm = 0;  // of the expert parameters alone
+  double loss = 0;          // of all ranks and micro-batches, without the balance loss; the same on all ranks, as is
+                            // everything here
+  double balance_loss = 0;  // of routers, before its coefficient; 0 where there is none
+  double grad_norm = 0;     // before clipping
+  double expert_norm = 0;   // of the expert parameters alone
   double clip_coefficient = 1;
   int64_t tokens = 0;       // all valid tokens of the step
   bool is_applied = true;   // false: nothing was updated

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -127,7 +128,8 @@ class Trainer {
                                          {.max_grad_norm = config_.train.max_grad_norm,
                                           .learning_rate = rate_.current(),
                                           .step = step_,
-                                          .ledger = &world_.ledger()});
+                                          .ledger = &world_.ledger(),
+                                          .balance_coefficient = config_.model.router_aux_loss_coef});
     ++steps_since_log_;
     tokens_seen_ += result.tokens;
     tokens_since_log_ += result.tokens;
@@ -171,8 +173,9 @@ class Trainer {
 
   void record(const StepResult& result) {
     const bool is_logged = step_ % config_.train.logging_steps == 0;
-    const double imbalance = is_logged ? load_imbalance() : 0.0;
     StepRecord record;
+    if (is_logged) record.expert_load = take_expert_load();
+    if (config_.model.router_aux_loss_coef > 0) record.aux_loss = result.balance_loss;
     record.epoch = loader_.epoch();
     record.step = step_;
     record.total_steps = total_steps_;
@@ -184,7 +187,6 @@ class Trainer {
     record.step_s = step_s_ / static_cast<double>(steps_since_log_);
     record.load_wait_s = load_wait_s_;
     record.skipped_steps = summary_.skipped_steps;
-    record.expert_load_max_over_mean = imbalance;
     record.rss_mib = peak_rss_mib();
     record.is_logged = is_logged;
     if (is_main()) observer_.on_step(record);
@@ -193,19 +195,27 @@ class Trainer {
     step_s_ = load_wait_s_ = 0;
   }
 
-  // The worst layer's busiest expert over its mean, of the steps since the last record. Collective over the world.
-  double load_imbalance() {
-    double worst = 0;
-    for (const auto& layer : model_.layers()) {
-      const moe::Router* router = layer.module->router();
+  // Of the steps since the last record. Collective over the world.
+  std::vector<LayerLoad> take_expert_load() {
+    std::vector<LayerLoad> loads;
+    std::vector<int64_t> counts;  // of all layers one after the other
+    for (size_t i = 0; i < model_.layers().size(); ++i) {
+      const moe::Router* router = model_.layers()[i].module->router();
       if (router == nullptr) continue;
-      std::vector<int64_t> counts = router->load().counts();
+      loads.push_back({static_cast<int64_t>(i)});
+      counts.insert(counts.end(), router->load().counts().begin(), router->load().counts().end());
       router->load().reset();
-      meshes_->world().all_reduce({{counts.data(), static_cast<int64_t>(counts.size()), comm::DType::kI64}},
-                                  comm::ReduceOp::kSum, "expert load");
-      worst = std::max(worst, moe::load_max_over_mean(counts));
     }
-    return worst;
+    meshes_->world().all_reduce({{counts.data(), static_cast<int64_t>(counts.size()), comm::DType::kI64}},
+                                comm::ReduceOp::kSum, "expert load");
+    std::span<const int64_t> rest(counts);
+    for (LayerLoad& load : loads) {
+      const size_t experts = counts.size() / loads.size();
+      const moe::LoadSummary summary = moe::summarise_load(rest.first(experts));
+      rest = rest.subspan(experts);
+      load = {load.layer, summary.max_over_mean, summary.dead, summary.entropy};
+    }
+    return loads;
   }
 
   void save() {

@@ -90,6 +90,7 @@ void run_rank(comm::World& world, const RunSpec& spec, const train::Job& job, Co
   const auto meshes = train::build_meshes(world, job);
   const auto model = train::build_sharded_model(job, meshes);
   train::load_weights(*job.weights, *model);
+  if (spec.before_steps) spec.before_steps(*model);
   const auto optimizer = train::make_optimizer(config.optim, model->parameters());
   const auto loss = train::make_loss("sft");
   train::LayerWalk walk(*model, config.train.enable_activation_checkpointing);
@@ -98,9 +99,10 @@ void run_rank(comm::World& world, const RunSpec& spec, const train::Job& job, Co
     const auto batches = spec.batches
                              ? spec.batches(static_cast<int>(i), dp_rank)
                              : micro_batches_of(spec.steps[i], dp_rank, meshes->topology().dp, spec.micro_batches);
-    const train::StepResult step =
-        train::train_step(*model, walk, *loss, *optimizer, batches,
-                          {.max_grad_norm = config.train.max_grad_norm, .learning_rate = config.train.learning_rate});
+    const train::StepResult step = train::train_step(*model, walk, *loss, *optimizer, batches,
+                                                     {.max_grad_norm = config.train.max_grad_norm,
+                                                      .learning_rate = config.train.learning_rate,
+                                                      .balance_coefficient = config.model.router_aux_loss_coef});
     if (world.rank() == 0) result.steps.push_back(step);
     if (i == 0) {
       for (const shard::Parameter* p : model->parameters()) {

@@ -28,6 +28,8 @@ struct RunSpec {
   int micro_batches = 1;               // documents of a rank are spread over so many
   // Where given, the micro-batches of step 0, 1, ... in place of those: `steps` only says how many steps there are.
   std::function<std::vector<data::MicroBatch>(int step, int dp_rank)> batches{};
+  // Called on every rank when the weights are loaded.
+  std::function<void(train::ShardedModel&)> before_steps{};
   // Called on every rank after each step.
   std::function<void(comm::World&, train::ShardedModel&, int step, const train::StepResult&)> after_step;
 };

@@ -31,18 +31,19 @@ SparseMoe::SparseMoe(const std::string& path, const SparseMoeOptions& options)
   add_child(*shared_expert_gate_);
 }
 
-at::Tensor SparseMoe::forward(const at::Tensor& hidden_TH, const Runtime& runtime, moe::Routing& routing) const {
+at::Tensor SparseMoe::forward(const at::Tensor& hidden_TH, const LayerContext& context) const {
   enter();
-  const at::Tensor weights_TK = gate_.forward(hidden_TH, routing, runtime.choice_rule);
+  const Runtime& runtime = context.runtime;
+  const at::Tensor weights_TK = gate_.forward(hidden_TH, context.routing, runtime.choice_rule, context.balance);
   if (shared_expert_ == nullptr) {
-    return runtime.dispatcher->forward(hidden_TH, weights_TK, routing, experts_.weights(), *runtime.ep);
+    return runtime.dispatcher->forward(hidden_TH, weights_TK, context.routing, experts_.weights(), *runtime.ep);
   }
   const moe::LocalWork shared_expert = [&](const at::Tensor& tokens_TH) {
     const at::Tensor gate_T1 = shared_expert_gate_->forward(tokens_TH);
     return runtime.ops->sigmoid_gate(shared_expert_->forward(tokens_TH, *runtime.ops), gate_T1);
   };
-  const moe::Dispatcher::Output out =
-      runtime.dispatcher->forward(hidden_TH, weights_TK, routing, experts_.weights(), *runtime.ep, shared_expert);
+  const moe::Dispatcher::Output out = runtime.dispatcher->forward(hidden_TH, weights_TK, context.routing,
+                                                                  experts_.weights(), *runtime.ep, shared_expert);
   return out.experts_TH + out.local_TH;
 }
 

@@ -36,7 +36,7 @@ class SparseMoe : public shard::Module {
  public:
   SparseMoe(const std::string& path, const SparseMoeOptions& options);
   // With a shared expert, sigmoid(its gate) * its output is added.
-  at::Tensor forward(const at::Tensor& hidden_TH, const Runtime& runtime, moe::Routing& routing) const;
+  at::Tensor forward(const at::Tensor& hidden_TH, const LayerContext& context) const;
 
   Experts& experts() { return experts_; }
   const moe::Router& gate() const { return gate_; }

@@ -47,8 +47,7 @@ at::Tensor Qwen3_5MoeLayer::forward(const at::Tensor& hidden_TH, const LayerCont
   const at::Tensor normed_TH = input_layernorm_.forward(hidden_TH, ops);
   const at::Tensor attended_TH = hidden_TH + (self_attn_ != nullptr ? self_attn_->forward(normed_TH, context)
                                                                     : linear_attn_->forward(normed_TH, context));
-  return attended_TH +
-         mlp_.forward(post_attention_layernorm_.forward(attended_TH, ops), context.runtime, context.routing);
+  return attended_TH + mlp_.forward(post_attention_layernorm_.forward(attended_TH, ops), context);
 }
 
 }  // namespace expertmesh::model

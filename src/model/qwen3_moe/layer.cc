@@ -44,8 +44,7 @@ at::Tensor Qwen3MoeLayer::forward(const at::Tensor& hidden_TH, const LayerContex
   const ops::Operators& ops = *context.runtime.ops;
   const at::Tensor attended = hidden_TH + self_attn_.forward(input_layernorm_.forward(hidden_TH, ops), context);
   const at::Tensor normed = post_attention_layernorm_.forward(attended, ops);
-  const at::Tensor mixed =
-      moe_ != nullptr ? moe_->forward(normed, context.runtime, context.routing) : mlp_->forward(normed, ops);
+  const at::Tensor mixed = moe_ != nullptr ? moe_->forward(normed, context) : mlp_->forward(normed, ops);
   return attended + mixed;
 }
 
