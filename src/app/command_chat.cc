@@ -10,6 +10,7 @@
 #include "app/answer_printer.h"
 #include "app/command.h"
 #include "app/generation.h"
+#include "app/profile_request.h"
 #include "app/signals.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -141,6 +142,7 @@ void chat(comm::World& world, const GenerationJob& generation, const ChatArgumen
 }  // namespace
 
 void run_chat(const Arguments& arguments) {
+  refuse_profile_request("chat");
   ChatArguments parsed = parse_arguments(arguments);
   const config::Loaded loaded = load_generation_config(parsed.flags, parsed.positionals);
 

@@ -9,6 +9,7 @@
 #include "app/console.h"
 #include "app/generation.h"
 #include "app/output_file.h"
+#include "app/profile_request.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -211,6 +212,7 @@ void generate_rows(comm::World& world, const GenerateArguments& arguments, const
 }  // namespace
 
 void run_generate(const Arguments& arguments) {
+  refuse_profile_request("generate");
   GenerateArguments parsed = parse_arguments(arguments);
   const config::Loaded loaded = load_generation_config(parsed.flags, parsed.positionals);
 

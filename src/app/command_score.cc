@@ -10,6 +10,7 @@
 #include "app/console.h"
 #include "app/launch.h"
 #include "app/output_file.h"
+#include "app/profile_request.h"
 #include "app/usage.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -96,6 +97,7 @@ class ScoreOutput {
 
 void run_score(const Arguments& arguments) {
   ScoreArguments parsed = parse_arguments(arguments);
+  refuse_profile_request("score");
   const config::Loaded loaded = load(parsed);
   parsed.launch.timeout = std::chrono::seconds(loaded.config.topology.dist_timeout);
 

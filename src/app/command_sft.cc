@@ -7,6 +7,7 @@
 #include "app/command.h"
 #include "app/console.h"
 #include "app/launch.h"
+#include "app/profile_request.h"
 #include "app/signals.h"
 #include "app/usage.h"
 #include "base/log.h"
@@ -46,6 +47,7 @@ std::string random_name() {
 config::Loaded load(const Positionals& positionals, config::Command command) {
   config::Loaded loaded = config::load_config(positionals.config_file, positionals.overrides, command);
   for (const std::string& warning : loaded.warnings) base::log_warn("{}", warning);
+  if (profile_request()) loaded.config.train.profile = true;
   if (loaded.config.train.output_dir.empty()) loaded.config.train.output_dir = "outputs/" + random_name();
   return loaded;
 }
@@ -68,6 +70,7 @@ void run_sft(const Arguments& arguments) {
         ProgressLine progress(line, "tokenising");
         job = train::prepare_job("sft", loaded, world_size,
                                  [&](uint64_t done, uint64_t total) { progress.update(done, total); });
+        job.profile_dir = profile_request().value_or("");
         line.clear();
       },
       [&](comm::World& world) {

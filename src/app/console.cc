@@ -163,6 +163,7 @@ void Console::on_end(const train::RunSummary& summary) {
       summary.stop != train::Stop::kNone ? "stopped" : "done", summary.steps, format_duration(summary.seconds),
       summary.first_loss, summary.last_loss, summary.tokens_per_s,
       summary.skipped_steps > 0 ? fmt::format(", {} steps skipped", summary.skipped_steps) : "", summary.output_dir);
+  if (!summary.profile.empty()) fmt::print("\n{}", summary.profile);
 }
 
 train::Stop Console::wants_stop() const {

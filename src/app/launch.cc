@@ -13,12 +13,20 @@
 #include "base/error.h"
 #include "base/fault.h"
 #include "comm/launcher.h"
+#include "ops/rank_memory.h"
 
 namespace expertmesh::app {
 namespace {
 
 constexpr int kMaxRanks = 256;
 constexpr int kMaxThreads = 1024;
+
+// A sanitizer watches the blocks of malloc alone.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kHasArenas = false;
+#else
+constexpr bool kHasArenas = true;
+#endif
 
 void check_ranks(int ranks) {
   if (ranks >= 1 && ranks <= kMaxRanks) return;
@@ -67,6 +75,8 @@ void launch(const LaunchOptions& options, const std::function<void(int)>& prepar
   world_options.setup_timeout = std::min<std::chrono::milliseconds>(world_options.setup_timeout, options.timeout);
   const auto run_rank = [&](comm::World& world) {
     at::set_num_threads(threads_per_rank(options, world.local_size()));
+    std::optional<ops::RankMemory> memory;
+    if (kHasArenas) memory.emplace();
     body(world);
   };
   if (options.ranks) {

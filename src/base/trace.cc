@@ -66,7 +66,10 @@ void Trace::close() {
   event.end_ns = now_ns() - origin_ns_;
   const int64_t total = event.end_ns - event.begin_ns;
   if (event.kind == SpanKind::kOperator) --num_operators_;
-  if (event.kind == SpanKind::kLibrary && total < kShortestLibraryCallNs) return;
+  if (event.kind == SpanKind::kLibrary && total < kShortestLibraryCallNs) {
+    if (!open_.empty()) open_.back().inside_ns += closed.inside_ns;  // what it called keeps its own time
+    return;
+  }
   if (!open_.empty()) open_.back().inside_ns += total;
   if (event.kind == SpanKind::kWait) lanes_[static_cast<size_t>(event.lane)].waited_ns += total;
   Sum& sum = sums_[event.name];

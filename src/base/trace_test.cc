@@ -95,6 +95,18 @@ TEST(Trace, ShortCallsOfTheLibraryStayWithTheirCaller) {
   EXPECT_EQ(attached.sum("step").self_ns, attached.sum("step").total_ns);
 }
 
+TEST(Trace, WhatAShortCallCallsIsCountedOnce) {
+  const Attached attached;
+  {
+    const Span step("step", SpanKind::kScope);
+    const Span call("aten::add", SpanKind::kLibrary);
+    const Span op("norm");
+  }
+  const Trace::Sum step = attached.sum("step");
+  EXPECT_EQ(attached.sum("norm").calls, 1);
+  EXPECT_EQ(step.total_ns, step.self_ns + attached.sum("aten::add").self_ns + attached.sum("norm").self_ns);
+}
+
 TEST(Trace, KnowsWhatStandsInAnOperator) {
   const Attached attached;
   EXPECT_FALSE(attached.trace.is_in_operator());

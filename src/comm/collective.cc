@@ -2,6 +2,7 @@
 #include "comm/collective.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -194,27 +195,79 @@ void place_gathered(const GatherPart& mine, int source, const void* local) {
   copy_rows(to, full_stride, static_cast<const std::byte*>(local), row_bytes, mine.rows, row_bytes);
 }
 
+std::string_view wait_name(base::Lane lane) {
+  static constexpr std::array<std::string_view, base::kNumLanes> kNames{"wait", "wait: exchange", "wait: FSDP",
+                                                                        "wait: agreement"};
+  return kNames[static_cast<size_t>(lane)];
+}
+
+base::Lane lane_of(const base::Trace& trace, Op op) {
+  if (trace.posting_lane() != base::Lane::kCompute) return trace.posting_lane();
+  return op == Op::kAllToAll || op == Op::kWindow ? base::Lane::kExchange : base::Lane::kAgreement;
+}
+
+namespace {
+
+// Shows a call in the trace of its rank: on its way until this rank knows that it is complete, and the wait for that.
+class TracedWork : public Work {
+ public:
+  TracedWork(std::unique_ptr<Work> work, base::Trace& trace, const base::Trace::Flight& flight)
+      : work_(std::move(work)), trace_(trace), flight_(flight) {}
+  TracedWork(const TracedWork&) = delete;
+  TracedWork& operator=(const TracedWork&) = delete;
+  ~TracedWork() override {
+    if (!is_waited_) trace_.land(flight_);
+  }
+
+  void wait() override {
+    if (is_waited_) return;
+    {
+      const base::Span span(wait_name(flight_.lane), flight_.lane, trace_.name(flight_.detail));
+      work_->wait();
+    }
+    is_waited_ = true;
+    trace_.land(flight_);
+  }
+
+ private:
+  std::unique_ptr<Work> work_;
+  base::Trace& trace_;  // outlives what was posted while it was attached
+  base::Trace::Flight flight_;
+  bool is_waited_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> PostingGroup::start(Collective collective) {
+  base::Trace* trace = base::current_trace();
+  if (trace == nullptr || size() == 1) [[likely]]
+    return post(std::move(collective));
+  const base::Trace::Flight flight = trace->launch(
+      op_name(collective.op), collective.tag, lane_of(*trace, collective.op), static_cast<double>(collective.bytes));
+  return std::make_unique<TracedWork>(post(std::move(collective)), *trace, flight);
+}
+
 std::unique_ptr<Work> PostingGroup::all_gather_async(std::vector<GatherPart> parts, std::string_view tag) {
-  return post(make_all_gather(std::move(parts), size(), rank(), tag));
+  return start(make_all_gather(std::move(parts), size(), rank(), tag));
 }
 
 std::unique_ptr<Work> PostingGroup::reduce_scatter_async(std::vector<ReducePart> parts, std::string_view tag) {
-  return post(make_reduce_scatter(std::move(parts), size(), tag));
+  return start(make_reduce_scatter(std::move(parts), size(), tag));
 }
 
 std::unique_ptr<Work> PostingGroup::all_reduce_async(std::vector<AllReducePart> parts, ReduceOp op,
                                                      std::string_view tag) {
-  return post(make_all_reduce(std::move(parts), op, tag));
+  return start(make_all_reduce(std::move(parts), op, tag));
 }
 
 std::unique_ptr<Work> PostingGroup::all_to_all_async(AllToAllPart part, std::string_view tag) {
-  return post(make_all_to_all(part, size(), tag));
+  return start(make_all_to_all(part, size(), tag));
 }
 
 std::unique_ptr<Work> PostingGroup::broadcast_async(std::span<std::byte> data, int root, std::string_view tag) {
-  return post(make_broadcast(data, root, size(), tag));
+  return start(make_broadcast(data, root, size(), tag));
 }
 
-void PostingGroup::barrier(std::string_view tag) { post(make_barrier(tag))->wait(); }
+void PostingGroup::barrier(std::string_view tag) { start(make_barrier(tag))->wait(); }
 
 }  // namespace expertmesh::comm

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/trace.h"
 #include "comm/group.h"
 #include "comm/ledger.h"
 
@@ -72,7 +73,8 @@ void copy_rows(std::byte* to, int64_t to_stride, const std::byte* from, int64_t 
 // What rank `source` holds of a gathered tensor, into this rank's full tensor.
 void place_gathered(const GatherPart& mine, int source, const void* local);
 
-// The six async calls of Group as one: engines implement post().
+// The six async calls of Group as one: engines implement post(). Where the rank records a trace, what is on its way and
+// the waits for it are in it.
 class PostingGroup : public Group {
  public:
   PostingGroup(std::string name, std::vector<int> members, int rank)
@@ -94,9 +96,16 @@ class PostingGroup : public Group {
   virtual std::unique_ptr<Work> post(Collective collective) = 0;
 
  private:
+  std::unique_ptr<Work> start(Collective collective);
+
   std::string name_;
   std::vector<int> members_;
   int rank_;
 };
+
+// How the waits for what goes on a lane are named in a trace.
+std::string_view wait_name(base::Lane lane);
+// On which lane a trace shows a collective that is posted now.
+base::Lane lane_of(const base::Trace& trace, Op op);
 
 }  // namespace expertmesh::comm

@@ -124,7 +124,9 @@ Section training_group() {
   rows.choice("on_nonfinite", &TrainConfig::on_nonfinite,
               "When loss or norm is not finite on any rank: `skip` the step on all ranks (three in a row end the run), "
               "or `stop`.");
-  rows.flag("profile", &TrainConfig::profile, "Write a trace of the steps.");
+  rows.flag("profile", &TrainConfig::profile,
+            "Record the steps: a trace, and a table of where their time goes, in OUTPUT_DIR/profile "
+            "(docs/profiling.md).");
   return group;
 }
 

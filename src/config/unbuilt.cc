@@ -80,7 +80,6 @@ void refuse_unbuilt(const Loaded& loaded, Command command) {
   refusals.refuse_if(config.data.eval_dataset.has_value(), "eval_dataset", "eval_dataset",
                      "Score held-out rows with expertmesh score.");
   refuse_checkpoints(config.checkpoint, refusals);
-  refusals.refuse_if(config.train.profile, "profile", "profile", "Leave it out.");
   refusals.refuse_if(config.dist.offload_params, "dist_config.offload_params", "offload_params", "Leave it out.");
   refusals.refuse_if(config.optim.optimizer == Optimizer::kMuon, "optim_config.name", "the optimizer muon",
                      "Use adamw or sgd.");

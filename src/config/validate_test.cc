@@ -144,7 +144,6 @@ TEST(Unbuilt, IsRefusedByNameAllAtOnce) {
                                  "eval_dataset: a\n",
                                  "optim_config: {name: muon}\n",
                                  "custom_chat_template: a\n",
-                                 "profile: true\n",
                                  "pref_loss: orpo\n",
                                  "pref_beta: 0.2\n",
                                  "pref_ftx: 0.2\n",

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "base/trace.h"
 #include "ops/new_tensor.h"
 
 namespace expertmesh::moe {
@@ -12,10 +13,31 @@ namespace {
 
 std::atomic<const ExpertMlp*> g_forced{nullptr};
 
+// Each weight meets each row of its expert once in a product; both are read or written once at least.
+base::Work work_of(const ExpertRows& rows, const ExpertWeights& weights, int products) {
+  const double weight_bytes = static_cast<double>(weights.gate_up_proj.nbytes() + weights.down_proj.nbytes());
+  const double expert_numel = 3.0 * static_cast<double>(weights.down_proj.size(1) * weights.down_proj.size(2));
+  return {.flops = 2.0 * static_cast<double>(rows.num_rows()) * expert_numel * products,
+          .bytes = weight_bytes * products};
+}
+
 }  // namespace
 
 at::Tensor rows_anywhere(const void* base, int64_t width, at::ScalarType dtype) {
   return at::from_blob(const_cast<void*>(base), {1, width}, {1, 1}, dtype);
+}
+
+void ExpertMlp::forward_into(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
+                             const ExpertForward& result) const {
+  const base::Span span("experts");
+  span.does([&] { return work_of(rows, weights, 1); });
+  run_forward(x, rows, weights, result);
+}
+
+void ExpertMlp::backward_into(const ExpertBackwardInput& in, const ExpertGrads& grads) const {
+  const base::Span span("experts backward");
+  span.does([&] { return work_of(in.rows, in.weights, (in.does_rows() ? 1 : 0) + (in.does_weights() ? 1 : 0)); });
+  run_backward(in, grads);
 }
 
 ExpertForward ExpertMlp::forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) const {

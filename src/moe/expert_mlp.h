@@ -87,11 +87,14 @@ struct ExpertBackwardInput {
 struct ExpertMlp {
   std::string_view name;
   bool (*supports)(at::ScalarType dtype);
-  // Into tensors that are there.
-  void (*forward_into)(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
-                       const ExpertForward& result);
-  void (*backward_into)(const ExpertBackwardInput& in, const ExpertGrads& grads);
+  void (*run_forward)(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
+                      const ExpertForward& result);
+  void (*run_backward)(const ExpertBackwardInput& in, const ExpertGrads& grads);
 
+  // Into tensors that are there.
+  void forward_into(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights,
+                    const ExpertForward& result) const;
+  void backward_into(const ExpertBackwardInput& in, const ExpertGrads& grads) const;
   ExpertForward forward(const at::Tensor& x, const ExpertRows& rows, const ExpertWeights& weights) const;
   ExpertGrads backward(const ExpertBackwardInput& in) const;
 };

@@ -102,8 +102,8 @@ const ExpertMlp& few_rows_expert_mlp() {
   static constexpr ExpertMlp kMlp = {
       .name = "few rows",
       .supports = [](at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kBFloat16; },
-      .forward_into = forward,
-      .backward_into = backward};
+      .run_forward = forward,
+      .run_backward = backward};
   return kMlp;
 }
 

@@ -12,6 +12,7 @@
 
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/operator_work.h"
 
 namespace expertmesh::ops::native {
 namespace {
@@ -68,6 +69,7 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const base::Span span("attention backward");
     const auto documents = c10::static_intrusive_pointer_cast<Documents>(ctx->saved_data["documents"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
@@ -77,6 +79,10 @@ class FlashAttention : public torch::autograd::Function<FlashAttention> {
     const at::Tensor grad_k = new_like(k);
     const at::Tensor grad_v = new_like(v);
     const std::vector<int64_t>& cu = documents->cu_seqlens;
+    span.does([&] {
+      return base::Work{.flops = attention_flops(cu, q.size(1), q.size(2), kAttentionBackwardProducts),
+                        .bytes = 4 * bytes_of(q) + 2 * bytes_of(k) + 2 * bytes_of(v)};
+    });
     size_t next = 4;
     for (size_t d = 0; d + 1 < cu.size(); ++d) {
       const int64_t begin = cu[d], end = cu[d + 1];

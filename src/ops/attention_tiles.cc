@@ -9,6 +9,7 @@
 #include "ops/cpu/attention.h"
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/operator_work.h"
 #include "ops/raw.h"
 #include "ops/units.h"
 
@@ -21,12 +22,14 @@ using torch::autograd::variable_list;
 struct Tasks : torch::CustomClassHolder {
   std::vector<cpu::AttentionUnit> units;
   cpu::AttentionShape shape;
+  double backward_flops = 0;
 };
 
 c10::intrusive_ptr<Tasks> make_tasks(const at::Tensor& q, const at::Tensor& k, std::span<const int64_t> cu_seqlens,
                                      double scale) {
   auto tasks = c10::make_intrusive<Tasks>();
   tasks->shape = {.heads = q.size(1), .kv_heads = k.size(1), .head_dim = q.size(2), .scale = static_cast<float>(scale)};
+  tasks->backward_flops = attention_flops(cu_seqlens, q.size(1), q.size(2), kAttentionBackwardProducts);
   for (size_t d = 0; d + 1 < cu_seqlens.size(); ++d) {
     if (cu_seqlens[d] == cu_seqlens[d + 1]) continue;
     for (int64_t head = 0; head < k.size(1); ++head) tasks->units.push_back({cu_seqlens[d], cu_seqlens[d + 1], head});
@@ -67,10 +70,15 @@ class TileAttention : public torch::autograd::Function<TileAttention> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const base::Span span("attention backward");
     const auto tasks = c10::static_intrusive_pointer_cast<Tasks>(ctx->saved_data["tasks"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor grad_out = grad_outputs[0].contiguous();
     const at::Tensor grad_q = new_like(saved[0]), grad_k = new_like(saved[1]), grad_v = new_like(saved[2]);
+    span.does([&] {
+      return base::Work{.flops = tasks->backward_flops,
+                        .bytes = 4 * bytes_of(grad_q) + 2 * bytes_of(grad_k) + 2 * bytes_of(grad_v)};
+    });
     with_element_type(grad_q.scalar_type(), [&]<typename T>(T) {
       const cpu::AttentionTensors<T> tensors{.q = raw<T>(saved[0]),
                                              .k = raw<T>(saved[1]),

@@ -13,6 +13,7 @@
 
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/operator_work.h"
 #include "ops/raw.h"
 #include "ops/units.h"
 
@@ -64,6 +65,8 @@ class CausalConv : public torch::autograd::Function<CausalConv> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const base::Span span("causal_conv1d_silu backward");
+    span.does([&] { return base::Work{.flops = 0, .bytes = 3 * bytes_of(grad_outputs[0])}; });
     const variable_list saved = ctx->get_saved_variables();
     const std::vector<int64_t> cu_seqlens = ctx->saved_data["cu_seqlens"].toIntVector();
     const at::Tensor grad_out = grad_outputs[0].contiguous();

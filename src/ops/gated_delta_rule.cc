@@ -11,6 +11,7 @@
 #include "ops/cpu/gated_delta.h"
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/operator_work.h"
 #include "ops/raw.h"
 #include "ops/units.h"
 
@@ -107,6 +108,7 @@ class GatedDeltaRule : public torch::autograd::Function<GatedDeltaRule> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const base::Span span("gated_delta_rule backward");
     const auto units = c10::static_intrusive_pointer_cast<DeltaUnits>(ctx->saved_data["units"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();
     const cpu::GatedDeltaShape shape = shape_of(*units, saved);

@@ -8,6 +8,7 @@
 
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/operator_work.h"
 #include "ops/raw.h"
 #include "ops/thread_sums.h"
 
@@ -48,6 +49,8 @@ class GatedRmsNorm : public torch::autograd::Function<GatedRmsNorm> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const base::Span span("gated_rms_norm backward");
+    span.does([&] { return base::Work{.flops = 0, .bytes = 3 * bytes_of(grad_outputs[0])}; });
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[2];
     const at::Tensor grad_y = grad_outputs[0].contiguous(), grad_x = new_like(x), grad_gate = new_like(x);

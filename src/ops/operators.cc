@@ -5,43 +5,46 @@
 
 #include "ops/cpu/vec.h"
 #include "ops/native.h"
+#include "ops/operator_work.h"
 #include "ops/reference/reference.h"
 
 namespace expertmesh::ops {
 
 const Operators& native_operators() {
-  static constexpr Operators kOperators = {.name = "auto",
-                                           .rms_norm = native::rms_norm,
-                                           .gated_rms_norm = native::gated_rms_norm,
-                                           .rope = native::rope,
-                                           .swiglu = native::swiglu,
-                                           .sigmoid_gate = native::sigmoid_gate,
-                                           .attention = native::attention,
-                                           .cached_attention = native::cached_attention,
-                                           .delta_gates = native::delta_gates,
-                                           .gated_delta_rule = native::gated_delta_rule,
-                                           .gated_delta_step = native::gated_delta_step,
-                                           .causal_conv1d_silu = native::causal_conv1d_silu,
-                                           .linear_cross_entropy = native::linear_cross_entropy,
-                                           .linear_logprobs = native::linear_logprobs};
+  static constexpr Operators kOperators = {
+      .name = "auto",
+      .rms_norm = spanned<native::rms_norm, "rms_norm">,
+      .gated_rms_norm = spanned<native::gated_rms_norm, "gated_rms_norm">,
+      .rope = spanned<native::rope, "rope">,
+      .swiglu = spanned<native::swiglu, "swiglu">,
+      .sigmoid_gate = spanned<native::sigmoid_gate, "sigmoid_gate">,
+      .attention = spanned<native::attention, "attention">,
+      .cached_attention = spanned<native::cached_attention, "cached_attention">,
+      .delta_gates = spanned<native::delta_gates, "delta_gates">,
+      .gated_delta_rule = spanned<native::gated_delta_rule, "gated_delta_rule">,
+      .gated_delta_step = spanned<native::gated_delta_step, "gated_delta_step">,
+      .causal_conv1d_silu = spanned<native::causal_conv1d_silu, "causal_conv1d_silu">,
+      .linear_cross_entropy = spanned<native::linear_cross_entropy, "linear_cross_entropy">,
+      .linear_logprobs = spanned<native::linear_logprobs, "linear_logprobs">};
   return kOperators;
 }
 
 const Operators& reference_operators() {
-  static constexpr Operators kOperators = {.name = "reference",
-                                           .rms_norm = reference::rms_norm,
-                                           .gated_rms_norm = reference::gated_rms_norm,
-                                           .rope = reference::rope,
-                                           .swiglu = reference::swiglu,
-                                           .sigmoid_gate = reference::sigmoid_gate,
-                                           .attention = reference::attention,
-                                           .cached_attention = reference::cached_attention,
-                                           .delta_gates = reference::delta_gates,
-                                           .gated_delta_rule = reference::gated_delta_rule,
-                                           .gated_delta_step = reference::gated_delta_step,
-                                           .causal_conv1d_silu = reference::causal_conv1d_silu,
-                                           .linear_cross_entropy = reference::linear_cross_entropy,
-                                           .linear_logprobs = reference::linear_logprobs};
+  static constexpr Operators kOperators = {
+      .name = "reference",
+      .rms_norm = spanned<reference::rms_norm, "rms_norm">,
+      .gated_rms_norm = spanned<reference::gated_rms_norm, "gated_rms_norm">,
+      .rope = spanned<reference::rope, "rope">,
+      .swiglu = spanned<reference::swiglu, "swiglu">,
+      .sigmoid_gate = spanned<reference::sigmoid_gate, "sigmoid_gate">,
+      .attention = spanned<reference::attention, "attention">,
+      .cached_attention = spanned<reference::cached_attention, "cached_attention">,
+      .delta_gates = spanned<reference::delta_gates, "delta_gates">,
+      .gated_delta_rule = spanned<reference::gated_delta_rule, "gated_delta_rule">,
+      .gated_delta_step = spanned<reference::gated_delta_step, "gated_delta_step">,
+      .causal_conv1d_silu = spanned<reference::causal_conv1d_silu, "causal_conv1d_silu">,
+      .linear_cross_entropy = spanned<reference::linear_cross_entropy, "linear_cross_entropy">,
+      .linear_logprobs = spanned<reference::linear_logprobs, "linear_logprobs">};
   return kOperators;
 }
 

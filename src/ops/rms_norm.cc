@@ -8,6 +8,7 @@
 
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/operator_work.h"
 #include "ops/raw.h"
 #include "ops/thread_sums.h"
 
@@ -47,6 +48,8 @@ class RmsNorm : public torch::autograd::Function<RmsNorm> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const base::Span span("rms_norm backward");
+    span.does([&] { return base::Work{.flops = 0, .bytes = 3 * bytes_of(grad_outputs[0])}; });
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
     const double weight_offset = ctx->saved_data["weight_offset"].toDouble();

@@ -8,6 +8,7 @@
 
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/operator_work.h"
 #include "ops/raw.h"
 
 namespace expertmesh::ops::native {
@@ -52,6 +53,8 @@ class Rope : public torch::autograd::Function<Rope> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const base::Span span("rope backward");
+    span.does([&] { return base::Work{.flops = 0, .bytes = 3 * bytes_of(grad_outputs[0])}; });
     const variable_list saved = ctx->get_saved_variables();
     return {rotate(grad_outputs[0], saved[0], saved[1], saved[2], /*backward=*/true), at::Tensor(), at::Tensor(),
             at::Tensor()};

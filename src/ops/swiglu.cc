@@ -6,6 +6,7 @@
 
 #include "ops/native.h"
 #include "ops/new_tensor.h"
+#include "ops/operator_work.h"
 #include "ops/raw.h"
 
 namespace expertmesh::ops::native {
@@ -36,6 +37,8 @@ class Swiglu : public torch::autograd::Function<Swiglu> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grad_outputs) {
+    const base::Span span("swiglu backward");
+    span.does([&] { return base::Work{.flops = 0, .bytes = 3 * bytes_of(grad_outputs[0])}; });
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &gate = saved[0], &up = saved[1];
     const at::Tensor grad_out = grad_outputs[0].contiguous();

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/trace.h"
 #include "ops/cpu/adamw.h"
 
 namespace expertmesh::shard {
@@ -33,12 +34,14 @@ double sum_of_squares(const at::Tensor& tensor) {
 }  // namespace
 
 GradientNorm global_gradient_norm(const std::vector<Parameter*>& parameters, comm::Group& world) {
+  const base::Span span("gradient norm");
   std::array<double, 2> squares{};  // dense, expert
   double first_bad = static_cast<double>(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
     if (!parameter.trainable() || !parameter.has_grad()) continue;
     const double sum = sum_of_squares(parameter.grad());
+    span.does([&] { return base::Work{.flops = 0, .bytes = 4.0 * static_cast<double>(parameter.local_numel())}; });
     if (!std::isfinite(sum)) first_bad = std::min(first_bad, static_cast<double>(i));
     if (parameter.is_primary_replica()) squares[parameter.is_expert() ? 1 : 0] += sum;
   }

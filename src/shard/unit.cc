@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/trace.h"
 #include "ops/new_tensor.h"
 
 namespace expertmesh::shard {
@@ -78,6 +79,7 @@ Unit::~Unit() = default;
 
 void Unit::unshard() {
   if (state_ != State::kSharded) return;
+  const base::PostingLane lane(base::Lane::kFsdp);
   for (Parameter* parameter : sharded_) {
     const size_t bytes = parameter->full_.numel() * parameter->full_.element_size();
     auto* storage = parameter->full_.storage().unsafeGetStorageImpl();
@@ -147,6 +149,8 @@ void Unit::keep_unsharded_gradient(Parameter& parameter) {
 }
 
 void Unit::reduce_gradients() {
+  const base::Span span("gradients into shards");
+  const base::PostingLane lane(base::Lane::kFsdp);
   std::vector<at::Tensor> gradients;  // alive until the reduction is done
   std::vector<comm::ReducePart> parts;
   std::vector<Parameter*> reduced;
@@ -216,6 +220,7 @@ void finish_reductions(const std::vector<Parameter*>& parameters) {
       found->second.push_back({parameter->grad().mutable_data_ptr(), parameter->local_numel(), comm::DType::kF32});
     }
   }
+  const base::PostingLane lane(base::Lane::kFsdp);
   for (auto& [group, parts] : groups) group->all_reduce(std::move(parts), comm::ReduceOp::kSum, "replica gradients");
 }
 

@@ -26,6 +26,7 @@ struct Job {
   std::shared_ptr<const ckpt::LoadPlan> weights;  // every tensor found and of the right shape
   std::shared_ptr<const data::Dataset> dataset;   // nullptr where nothing is trained
   std::string build_id;
+  std::string profile_dir;  // of EXPERTMESH_PROFILE; empty: below the output directory
 };
 
 // Reads a config.json, or another file of its kind. Throws kModel where it is no JSON object.

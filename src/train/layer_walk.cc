@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/trace.h"
 #include "ops/local_graph.h"
 
 namespace expertmesh::train {
@@ -37,16 +38,19 @@ at::Tensor LayerWalk::run_saved(size_t index, const at::Tensor& hidden_TH, Saved
 at::Tensor LayerWalk::embed() {
   model_.root().wait();
   if (!model_.layers().empty()) model_.layers()[0].dense->unshard();
+  const base::Span span("embedding");
   return model_.model().embedding().forward(batch_.ids_T);
 }
 
 at::Tensor LayerWalk::forward(const model::TokenBatch& batch, moe::BalanceSums* balance, Routings routings) {
+  const base::Span span("forward", base::SpanKind::kScope);
   batch_ = batch;
   has_balance_ = balance != nullptr;
   EXPERTMESH_FAULT_POINT("train.forward");
   at::Tensor hidden_TH = embed();
   saved_.assign(model_.layers().size(), {});
   for (size_t i = 0; i < saved_.size(); ++i) {
+    const base::Span layer("layer", base::SpanKind::kScope, static_cast<int64_t>(i));
     Saved& saved = saved_[i];
     saved.balance.sums = balance;
     if (!routings.empty()) saved.routing = std::move(routings[i]);
@@ -100,12 +104,14 @@ at::Tensor LayerWalk::run_without_graph(const model::TokenBatch& batch, std::spa
 }
 
 at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output, const at::Tensor& balance_grad_E) {
+  const base::Span span("layer", base::SpanKind::kScope, static_cast<int64_t>(index));
   const auto& layers = model_.layers();
   const auto& layer = layers[index];
   Saved saved = std::move(saved_[index]);
   layer.dense->wait();
   if (index > 0) layers[index - 1].dense->unshard();
   if (recompute_) {
+    const base::Span recompute("recompute", base::SpanKind::kScope);
     saved.input = ops::make_graph_input(saved.input);
     saved.output = run_saved(index, saved.input, saved);
   } else if (layer.experts != nullptr) {
@@ -126,11 +132,15 @@ at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output
 }
 
 void LayerWalk::backward(const at::Tensor& grad_hidden_TH, const at::Tensor& balance_grad_E) {
+  const base::Span span("backward", base::SpanKind::kScope);
   EXPERTMESH_FAULT_POINT("train.backward");
   EXPERTMESH_CHECK(balance_grad_E.defined() == has_balance_, "a balance loss forward and back");
   at::Tensor grad = grad_hidden_TH;
   for (size_t i = saved_.size(); i-- > 0;) grad = backward_layer(i, grad, balance_grad_E);
-  model_.model().embedding().add_gradient(batch_.ids_T, grad);
+  {
+    const base::Span embedding("embedding backward");
+    model_.model().embedding().add_gradient(batch_.ids_T, grad);
+  }
   model_.root().reduce_gradients();
 }
 

@@ -66,6 +66,7 @@ struct RunSummary {
   double seconds = 0;
   double tokens_per_s = 0;
   std::string output_dir;
+  std::string profile;  // the table; empty where nothing was recorded
   Stop stop = Stop::kNone;
 };
 

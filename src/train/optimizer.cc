@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/check.h"
+#include "base/trace.h"
 #include "ops/cpu/adamw.h"
 
 namespace expertmesh::train {
@@ -57,6 +58,8 @@ class ElementwiseOptimizer : public Optimizer {
   }
 
   void step(double learning_rate, double gradient_scale) override {
+    const base::Span span("optimizer");
+    span.does([&] { return base::Work{.flops = 0, .bytes = moved_bytes()}; });
     ++updates_;
     for (State& state : states_) {
       EXPERTMESH_CHECK(state.parameter->has_grad(), "{}", state.parameter->name());
@@ -78,6 +81,14 @@ class ElementwiseOptimizer : public Optimizer {
   virtual void update(State& state, int64_t begin, int64_t count, double learning_rate, double gradient_scale) = 0;
 
  private:
+  // By an update: gradients are read, weights and states read and written.
+  double moved_bytes() const {
+    int64_t bytes = 2 * state_bytes();
+    for (const State& state : states_)
+      bytes += bytes_of(state.parameter->grad()) + 2 * bytes_of(state.parameter->local());
+    return static_cast<double>(bytes);
+  }
+
   std::vector<State> states_;
   int64_t updates_ = 0;
 };

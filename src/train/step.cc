@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/fault.h"
+#include "base/trace.h"
 #include "shard/gradient_norm.h"
 #include "train/token_batch.h"
 
@@ -76,16 +77,22 @@ class MicroBatches {
   }
 
   double run_one(size_t index, const Loss& loss, double normaliser, bool is_last) {
+    const base::Span span("micro-batch", base::SpanKind::kScope, static_cast<int64_t>(index));
     const model::TokenBatch batch = enter(index);
     const at::Tensor hidden_TH = walk_.forward(batch, balance_.get(), std::move(routings_[index]));
     if (balance_ != nullptr && !balance_grad_E_.defined()) agree_on_balance();
     EXPERTMESH_FAULT_POINT("train.loss");
-    LossShare result = loss.compute(model_.model().head(), model_.runtime(), hidden_TH, batch, normaliser);
+    LossShare result = loss_of(loss, hidden_TH, batch, normaliser);
     if (base::fault_wants_nan("train.loss", "loss")) result.value = kNaN;
     // The backward needs no weight of the root: its memory is there for gradients.
     if (is_last) model_.root().reshard();
     walk_.backward(result.grad_hidden_TH, balance_grad_E_);
     return result.value;
+  }
+
+  LossShare loss_of(const Loss& loss, const at::Tensor& hidden_TH, const model::TokenBatch& batch, double normaliser) {
+    const base::Span span("loss", base::SpanKind::kScope);
+    return loss.compute(model_.model().head(), model_.runtime(), hidden_TH, batch, normaliser);
   }
 
   void agree_on_balance() {

@@ -10,10 +10,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "config/print.h"
 #include "shard/gradient_norm.h"
 #include "train/agreement.h"
 #include "train/build.h"
+#include "train/profile.h"
+#include "train/profile_report.h"
 #include "train/schedule.h"
 #include "train/start_table.h"
 #include "train/step.h"
@@ -67,6 +70,7 @@ class Trainer {
     load_weights(*job_.weights, model_);
     optimizer_ = make_optimizer(config_.optim, model_.parameters());
     warm_up();
+    start_profile();
     if (is_main())
       observer_.on_start(start_table(job_, model_, *optimizer_, world_, total_steps_, output_dir_), output_dir_);
     const auto start = Clock::now();
@@ -80,6 +84,7 @@ class Trainer {
       }
     }
     summary_.seconds = seconds_since(start);
+    if (profile_) profile_->stop();
     summary_.tokens_per_s = static_cast<double>(tokens_seen_) / std::max(summary_.seconds, 1e-9);
     report_traffic();
     save();
@@ -120,9 +125,22 @@ class Trainer {
     for (shard::Parameter* parameter : model_.parameters()) parameter->clear_grad();
   }
 
+  void start_profile() {
+    if (!config_.train.profile) return;
+    const std::string directory = job_.profile_dir.empty() ? base::join_path(output_dir_, "profile") : job_.profile_dir;
+    profile_ = std::make_unique<Profile>(world_, config_.train.bf16, directory);
+    profile_->start();
+  }
+
+  std::vector<data::MicroBatch> next_micro_batches() {
+    const base::Span span("data");
+    return loader_.next_step();
+  }
+
   void one_step() {
+    const base::Span span(kStepSpan, base::SpanKind::kScope, step_);
     const auto begin = Clock::now();
-    const std::vector<data::MicroBatch> micro_batches = loader_.next_step();
+    const std::vector<data::MicroBatch> micro_batches = next_micro_batches();
     load_wait_s_ += seconds_since(begin);
     const StepResult result = train_step(model_, walk_, *loss_, *optimizer_, micro_batches,
                                          {.max_grad_norm = config_.train.max_grad_norm,
@@ -222,6 +240,7 @@ class Trainer {
     save_weights(*job_.weights, model_, output_dir_, config_.train.bf16, is_main() ? &observer_ : nullptr);
     summary_.steps = step_;
     summary_.output_dir = output_dir_;
+    if (profile_) summary_.profile = profile_->write(meshes_->place());
     if (is_main()) observer_.on_end(summary_);
   }
 
@@ -230,6 +249,7 @@ class Trainer {
   const config::Config& config_;
   Observer& observer_;
   std::string output_dir_;
+  std::unique_ptr<Profile> profile_;  // before what posts collectives: it outlives them
   std::shared_ptr<const comm::Meshes> meshes_;
   std::unique_ptr<ShardedModel> model_owner_;
   ShardedModel& model_;

@@ -324,6 +324,8 @@ class ThreadsWindow : public Window {
  public:
   ThreadsWindow(std::shared_ptr<ThreadsEndpoint> endpoint, std::span<void* const> buffers, std::string_view tag)
       : endpoint_(std::move(endpoint)), work_(endpoint_->post(make_window(buffers, tag))) {
+    if (trace_ != nullptr) flight_ = trace_->launch(op_name(Op::kWindow), tag, base::Lane::kExchange, 0);
+    const base::Span span(wait_name(base::Lane::kExchange), base::Lane::kExchange, tag);
     endpoint_->open(*work_);
   }
   ThreadsWindow(const ThreadsWindow&) = delete;
@@ -336,11 +338,19 @@ class ThreadsWindow : public Window {
   void* buffer(int member, size_t index) const override {
     return endpoint_->calls_of(*work_)[static_cast<size_t>(member)]->window[index];
   }
-  void close() override { endpoint_->close(*work_); }
+  void close() override {
+    {
+      const base::Span span(wait_name(base::Lane::kExchange), base::Lane::kExchange, work_->collective.tag);
+      endpoint_->close(*work_);
+    }
+    if (trace_ != nullptr) trace_->land(flight_);
+  }
 
  private:
   std::shared_ptr<ThreadsEndpoint> endpoint_;
   std::unique_ptr<ThreadsWork> work_;
+  base::Trace* trace_ = base::current_trace();
+  base::Trace::Flight flight_;
 };
 
 class ThreadsGroup : public PostingGroup {
