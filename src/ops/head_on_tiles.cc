@@ -6,7 +6,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "ops/new_tensor.h"
 #include "ops/product.h"
 #include "ops/raw.h"
+#include "ops/units.h"
 
 namespace expertmesh::ops {
 namespace {
@@ -24,16 +24,6 @@ constexpr int64_t kRowUnit = 32;      // columns of a chunk and the hidden size 
 constexpr int64_t kBandGroups = 12;   // of a band, at least
 constexpr int64_t kGroupsAtOnce = 4;  // taken by a thread: neighbours, so that each fetches the next one's weights
 constexpr int64_t kPairPadding = 16;  // keeps rows of G out of one another's cache sets
-
-// body(unit, thread) for each unit, taken one after the other by the threads.
-template <typename Body>
-void spread(int64_t count, const Body& body) {
-  std::atomic<int64_t> next = 0;
-  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), count), 1, [&](int64_t begin, int64_t end) {
-    if (begin == end) return;
-    for (int64_t unit = next++; unit < count; unit = next++) body(unit, at::get_thread_num());
-  });
-}
 
 int64_t columns_of_chunk(int64_t rows, int64_t row_bytes, int64_t budget) {
   const int64_t most = std::max(kRowUnit, budget / row_bytes / kRowUnit * kRowUnit);
@@ -81,8 +71,7 @@ class Chunks {
       band_.weights = pairs_of(band_weights_);
       sums_ = floats(num_panels() * columns_ * cpu::kHeadPanel);
     }
-    scratch_size_ = cpu::round_up(cpu::head_scratch_size(chunk_), kPairPadding);
-    scratch_ = floats(at::get_num_threads() * scratch_size_);
+    scratch_size_ = cpu::head_scratch_size(chunk_);
   }
 
   void run() {
@@ -95,7 +84,6 @@ class Chunks {
 
  private:
   int64_t num_panels() const { return (hidden_ + cpu::kHeadPanel - 1) / cpu::kHeadPanel; }
-  float* scratch(int64_t thread) const { return mutable_raw<float>(scratch_) + thread * scratch_size_; }
   float* column_values(int64_t which) const { return mutable_raw<float>(by_column_) + which * columns_; }
 
   void start(int64_t first, int64_t count) {
@@ -121,7 +109,7 @@ class Chunks {
     const cpu::Bf16* x = raw<cpu::Bf16>(problem_.x) + first_ * hidden_;
     auto* transposed = pairs_of(x_transposed_);
     const int64_t columns = chunk_.columns;
-    spread((columns + cpu::kHeadPanel - 1) / cpu::kHeadPanel, [&](int64_t panel, int64_t) {
+    for_each_unit((columns + cpu::kHeadPanel - 1) / cpu::kHeadPanel, 0, [&](int64_t panel, float*) {
       const int64_t begin = panel * cpu::kHeadPanel, width = std::min(cpu::kHeadPanel, columns - begin);
       cpu::pack_pairs_transposed(x + begin * hidden_, hidden_, std::clamp<int64_t>(count_ - begin, 0, width), hidden_,
                                  transposed + begin * hidden_ / 2, width, hidden_ / 2);
@@ -129,7 +117,7 @@ class Chunks {
     chunk_.x_transposed = transposed;
     if (!has_gradients_) return;
     auto* pairs = pairs_of(x_pairs_);
-    spread(num_panels(), [&](int64_t panel, int64_t) {
+    for_each_unit(num_panels(), 0, [&](int64_t panel, float*) {
       const int64_t begin = panel * cpu::kHeadPanel, width = std::min(cpu::kHeadPanel, hidden_ - begin);
       cpu::pack_pairs(x + begin, hidden_, width, count_, pairs + begin * columns / 2, width, columns / 2);
     });
@@ -138,14 +126,14 @@ class Chunks {
 
   void score() {
     const int64_t groups = chunk_.num_groups();
-    spread((groups + kGroupsAtOnce - 1) / kGroupsAtOnce, [&](int64_t unit, int64_t thread) {
+    for_each_unit((groups + kGroupsAtOnce - 1) / kGroupsAtOnce, scratch_size_, [&](int64_t unit, float* scratch) {
       const int64_t end = std::min(groups, (unit + 1) * kGroupsAtOnce);
       for (int64_t group = unit * kGroupsAtOnce; group < end; ++group) {
-        cpu::head_scores(chunk_, group, scratch(thread));
+        cpu::head_scores(chunk_, group, scratch);
       }
     });
     std::vector<double> log_sums(static_cast<size_t>(chunk_.columns));
-    spread(chunk_.columns / kRowUnit, [&](int64_t unit, int64_t) {
+    for_each_unit(chunk_.columns / kRowUnit, 0, [&](int64_t unit, float*) {
       cpu::head_log_sums(chunk_, unit * kRowUnit, (unit + 1) * kRowUnit, log_sums.data());
     });
     float *log_sum = column_values(1), *scale = column_values(2), *target_grad = column_values(3);
@@ -168,8 +156,8 @@ class Chunks {
     band_.stride = chunk_.columns + kPairPadding;
     for (int64_t first = 0; first < groups; first += band_groups_) {
       band_.first = first * cpu::kHeadGroup;
-      spread(std::min(band_groups_, groups - first), [&](int64_t unit, int64_t thread) {
-        cpu::head_gradients(chunk_, first + unit, band_, grad_weight, adds_weight, scratch(thread));
+      for_each_unit(std::min(band_groups_, groups - first), scratch_size_, [&](int64_t unit, float* scratch) {
+        cpu::head_gradients(chunk_, first + unit, band_, grad_weight, adds_weight, scratch);
       });
       if (wants_x) add_to_x();
     }
@@ -182,7 +170,7 @@ class Chunks {
     const int64_t wanted = (2 * num_threads + num_panels() - 1) / num_panels();
     const int64_t size = cpu::round_up((chunk_.columns + wanted - 1) / wanted, cpu::kHeadPanel);
     const int64_t pieces = (chunk_.columns + size - 1) / size;
-    spread(num_panels() * pieces, [&](int64_t unit, int64_t) {
+    for_each_unit(num_panels() * pieces, 0, [&](int64_t unit, float*) {
       const int64_t panel = unit / pieces, begin = unit % pieces * size;
       cpu::head_grad_hidden(chunk_, band_, panel, begin, std::min(begin + size, chunk_.columns), band_.first > 0,
                             mutable_raw<float>(sums_) + panel * columns_ * cpu::kHeadPanel);
@@ -208,7 +196,7 @@ class Chunks {
   int64_t rows_, vocab_, hidden_;
   bool has_gradients_;
   int64_t columns_, band_groups_;
-  at::Tensor exps_, x_transposed_, x_pairs_, group_max_, group_sum_, by_column_, sums_, scratch_;
+  at::Tensor exps_, x_transposed_, x_pairs_, group_max_, group_sum_, by_column_, sums_;
   at::Tensor band_gradients_, band_weights_;
   int64_t scratch_size_ = 0;
   std::vector<cpu::HeadTarget> targets_;

@@ -109,14 +109,9 @@ std::vector<ProfileRow> shown_rows(const std::vector<ProfileRow>& rows) {
 
 }  // namespace
 
-int64_t RankProfile::steps() const {
+base::Trace::Sum RankProfile::step() const {
   const auto found = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.name == kStepSpan; });
-  return found == rows.end() ? 0 : found->sum.calls;
-}
-
-int64_t RankProfile::step_ns() const {
-  const auto found = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.name == kStepSpan; });
-  return found == rows.end() ? 0 : found->sum.total_ns;
+  return found == rows.end() ? base::Trace::Sum() : found->sum;
 }
 
 int64_t RankProfile::waited_ns() const {

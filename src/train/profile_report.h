@@ -32,8 +32,9 @@ struct RankProfile {
   std::vector<Row> rows;
   std::array<base::Trace::LaneSum, base::kNumLanes> lanes{};
 
-  int64_t steps() const;
-  int64_t step_ns() const;  // all steps
+  base::Trace::Sum step() const;  // all steps
+  int64_t steps() const { return step().calls; }
+  int64_t step_ns() const { return step().total_ns; }
   int64_t waited_ns() const;
 };
 

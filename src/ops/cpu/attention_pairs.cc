@@ -303,6 +303,20 @@ BackwardScratch backward_scratch(const Sizes& sizes, float* memory) {
   return s;
 }
 
+// body(head, first, rows, offset) for each block of queries of each head that reads the unit's keys: its rows of the
+// document from `first` on begin at `offset` in q, out and their gradients.
+template <typename Body>
+void for_each_query_block(const AttentionShape& shape, const AttentionUnit& unit, const Sizes& sizes,
+                          const Body& body) {
+  const int64_t repeat = shape.heads / shape.kv_heads;
+  for (int64_t head = unit.kv_head * repeat; head < (unit.kv_head + 1) * repeat; ++head) {
+    for (int64_t first = 0; first < sizes.length; first += kQueries) {
+      const int64_t offset = ((unit.begin + first) * shape.heads + head) * sizes.dim;
+      body(head, first, std::min(kQueries, sizes.length - first), offset);
+    }
+  }
+}
+
 }  // namespace
 
 int64_t attention_pairs_scratch_size(const AttentionShape& shape, int64_t length) {
@@ -321,21 +335,16 @@ void attention_pairs_forward(const AttentionTensors<Bf16>& tensors, const Attent
   copy_rows(tensors.k + key_offset, key_stride, sizes.length, sizes, s.keys);
   pack_pairs(tensors.v + key_offset, key_stride, sizes.dim, sizes.length, s.values, sizes.width, sizes.padded / 2);
 
-  const int64_t repeat = shape.heads / shape.kv_heads;
-  for (int64_t head = unit.kv_head * repeat; head < (unit.kv_head + 1) * repeat; ++head) {
-    for (int64_t first = 0; first < sizes.length; first += kQueries) {
-      const int64_t token = unit.begin + first, offset = token * query_stride + head * sizes.dim;
-      const int64_t rows = std::min(kQueries, sizes.length - first);
-      pack_pairs_transposed(tensors.q + offset, query_stride, rows, sizes.dim, s.queries, kQueries, sizes.depth);
-      forward_block(s, sizes, first, shape.scale);
-      for (int64_t r = 0; r < rows; ++r) {
-        s.factors[r] = 1.0F / s.sums[r];
-        tensors.logsumexp[(token + r) * shape.heads + head] = s.maxima[r] + std::log(s.sums[r]);
-      }
-      scale_rows(s.factors, 0, rows, sizes, s.out);
-      store_rows(s.out, rows, sizes, tensors.out + offset, query_stride);
+  for_each_query_block(shape, unit, sizes, [&](int64_t head, int64_t first, int64_t rows, int64_t offset) {
+    pack_pairs_transposed(tensors.q + offset, query_stride, rows, sizes.dim, s.queries, kQueries, sizes.depth);
+    forward_block(s, sizes, first, shape.scale);
+    for (int64_t r = 0; r < rows; ++r) {
+      s.factors[r] = 1.0F / s.sums[r];
+      tensors.logsumexp[(unit.begin + first + r) * shape.heads + head] = s.maxima[r] + std::log(s.sums[r]);
     }
-  }
+    scale_rows(s.factors, 0, rows, sizes, s.out);
+    store_rows(s.out, rows, sizes, tensors.out + offset, query_stride);
+  });
 }
 
 void attention_pairs_backward(const AttentionTensors<Bf16>& tensors, const AttentionShape& shape,
@@ -350,21 +359,16 @@ void attention_pairs_backward(const AttentionTensors<Bf16>& tensors, const Atten
   std::fill_n(s.grad_keys, sizes.padded * sizes.width, 0.0F);
   std::fill_n(s.grad_values, sizes.padded * sizes.width, 0.0F);
 
-  const int64_t repeat = shape.heads / shape.kv_heads;
-  for (int64_t head = unit.kv_head * repeat; head < (unit.kv_head + 1) * repeat; ++head) {
-    for (int64_t first = 0; first < sizes.length; first += kQueries) {
-      const int64_t token = unit.begin + first, offset = token * query_stride + head * sizes.dim;
-      const int64_t rows = std::min(kQueries, sizes.length - first);
-      const Bf16 *q = tensors.q + offset, *grad_out = tensors.grad_out + offset;
-      pack_pairs_transposed(q, query_stride, rows, sizes.dim, s.queries, kQueries, sizes.depth);
-      pack_pairs(q, query_stride, sizes.dim, rows, s.query_pairs, sizes.width, kQueries / 2);
-      pack_pairs_transposed(grad_out, query_stride, rows, sizes.dim, s.grad_out, kQueries, sizes.depth);
-      pack_pairs(grad_out, query_stride, sizes.dim, rows, s.grad_out_pairs, sizes.width, kQueries / 2);
-      load_row_sums(tensors, shape, token, head, rows, s);
-      backward_block(s, sizes, first, shape.scale);
-      store_rows(s.grad_queries, rows, sizes, tensors.grad_q + offset, query_stride);
-    }
-  }
+  for_each_query_block(shape, unit, sizes, [&](int64_t head, int64_t first, int64_t rows, int64_t offset) {
+    const Bf16 *q = tensors.q + offset, *grad_out = tensors.grad_out + offset;
+    pack_pairs_transposed(q, query_stride, rows, sizes.dim, s.queries, kQueries, sizes.depth);
+    pack_pairs(q, query_stride, sizes.dim, rows, s.query_pairs, sizes.width, kQueries / 2);
+    pack_pairs_transposed(grad_out, query_stride, rows, sizes.dim, s.grad_out, kQueries, sizes.depth);
+    pack_pairs(grad_out, query_stride, sizes.dim, rows, s.grad_out_pairs, sizes.width, kQueries / 2);
+    load_row_sums(tensors, shape, unit.begin + first, head, rows, s);
+    backward_block(s, sizes, first, shape.scale);
+    store_rows(s.grad_queries, rows, sizes, tensors.grad_q + offset, query_stride);
+  });
   store_rows(s.grad_keys, sizes.length, sizes, tensors.grad_k + key_offset, key_stride);
   store_rows(s.grad_values, sizes.length, sizes, tensors.grad_v + key_offset, key_stride);
 }

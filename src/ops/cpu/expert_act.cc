@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/expert_act.h"
 
+#include "ops/cpu/sigmoid.h"
+
 namespace expertmesh::ops::cpu {
 namespace {
 
@@ -19,15 +21,15 @@ EXPERTMESH_INLINE float backward_row(const ExpertActBackward<T>& args, int64_t r
   for (int64_t i = 0; i < args.width; i += kLanes) {
     const int64_t n = lanes_at(i, args.width);
     const Vec g = load(gate + i, n), u = load(gate + args.width + i, n), d = load(grad_act + i, n);
-    const Vec sigmoid = 1.0F / (1.0F + exp(-g));
-    const Vec silu = g * sigmoid;
+    const Vec s = sigmoid(g);
+    const Vec silu = g * s;
     const Vec act = silu * u;
     dot += d * rounded(gate, act);
     if (args.weighted_act) store(args.weighted_act + row * args.width + i, act * weight, n);
     if (args.grad_gate_up) {
       T* out = args.grad_gate_up + row * 2 * args.width + i;
       const Vec scaled = d * weight;
-      store(out, scaled * u * (sigmoid + silu * (1.0F - sigmoid)), n);
+      store(out, scaled * u * (s + silu * (1.0F - s)), n);
       store(out + args.width, scaled * silu, n);
     }
   }

@@ -9,9 +9,6 @@
 
 namespace expertmesh::ops::cpu {
 
-// Two neighbouring bf16 of a row, wherever it starts.
-using Pair [[gnu::aligned(1), gnu::may_alias]] = uint32_t;
-
 // [0, total) in as few parts of at most `most` as possible, whose sizes differ by one at most.
 class EvenParts {
  public:

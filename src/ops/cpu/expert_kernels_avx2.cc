@@ -20,7 +20,7 @@ constexpr int64_t kHalf = 8;  // columns in a register
 constexpr int64_t kMaxRows = 6;
 
 struct Tile {
-  const Pair* a[kMaxRows] = {};
+  const BfPair* a[kMaxRows] = {};
   const uint32_t* b = nullptr;
   int64_t depth = 0;
   Bf16* c[kMaxRows] = {};
@@ -68,7 +68,7 @@ EXPERTMESH_AVX2_TARGET void run_tile(const Tile& tile) {
   __m256 sums[kRows][2];
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = _mm256_setzero_ps();
-  const Pair* a[kRows];
+  const BfPair* a[kRows];
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i) a[i] = tile.a[i];
   const uint32_t* b = tile.b;
@@ -209,7 +209,7 @@ void multiply(const ExpertProduct& product) {
     tile.b = product.b + column * ((product.depth + 1) / 2);
     for (int64_t i = 0; i < tiles.count(); ++i) {
       for (int64_t r = 0; r < tiles.size(i); ++r) {
-        tile.a[r] = reinterpret_cast<const Pair*>(product.a.row(tiles.begin(i) + r));
+        tile.a[r] = reinterpret_cast<const BfPair*>(product.a.row(tiles.begin(i) + r));
         tile.c[r] = product.c.row(tiles.begin(i) + r) + column;
       }
       kTiles[static_cast<size_t>(tiles.size(i) - 1)](tile);

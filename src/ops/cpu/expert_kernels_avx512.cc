@@ -6,11 +6,10 @@
 #include <array>
 #include <utility>
 
+#include "ops/cpu/bf16_vec.h"
 #include "ops/cpu/expert_kernel_parts.h"
 #include "ops/cpu/expert_kernels.h"
 #include "ops/cpu/transpose_pairs.h"
-
-#define EXPERTMESH_BF16_TARGET [[gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")]]
 
 namespace expertmesh::ops::cpu {
 namespace {
@@ -88,7 +87,7 @@ class Beside {
 };
 
 struct Tile {
-  const Pair* a[kMaxRows] = {};
+  const BfPair* a[kMaxRows] = {};
   const uint32_t* b = nullptr;
   int64_t b_block = 0;
   int64_t depth = 0;
@@ -140,7 +139,7 @@ EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void load_columns(const uint32_t* b, in
 
 // One pair of k: packed blocks of B, times a broadcast pair of each row.
 template <int kRows, int kBlocks>
-EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void add_pair(const Pair* const (&a)[kRows], int64_t pair,
+EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void add_pair(const BfPair* const (&a)[kRows], int64_t pair,
                                                        const __m512bh (&columns)[kBlocks],
                                                        __m512 (&sums)[kRows][kBlocks]) {
 #pragma GCC unroll 12
@@ -153,7 +152,7 @@ EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void add_pair(const Pair* const (&a)[kR
 
 // The last k of an odd depth, whose pair is not there.
 template <int kRows, int kBlocks>
-EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void add_last(const Pair* const (&a)[kRows], int64_t pair,
+EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void add_last(const BfPair* const (&a)[kRows], int64_t pair,
                                                        const __m512bh (&columns)[kBlocks],
                                                        __m512 (&sums)[kRows][kBlocks]) {
 #pragma GCC unroll 12
@@ -174,7 +173,7 @@ EXPERTMESH_BF16_TARGET void run_tile(const Tile& tile) {
 #pragma GCC unroll 4
     for (int j = 0; j < kBlocks; ++j) sums[i][j] = _mm512_setzero_ps();
   }
-  const Pair* a[kRows];
+  const BfPair* a[kRows];
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) a[i] = tile.a[i];
   const uint32_t* b = tile.b;
@@ -240,7 +239,7 @@ void multiply(const ExpertProduct& product) {
     for (int64_t i = 0; i < tiles.count(); ++i) {
       const int64_t first = tiles.begin(i), rows = tiles.size(i);
       for (int64_t r = 0; r < rows; ++r) {
-        tile.a[r] = reinterpret_cast<const Pair*>(product.a.row(first + r));
+        tile.a[r] = reinterpret_cast<const BfPair*>(product.a.row(first + r));
         tile.c[r] = product.c.row(first + r) + column;
       }
       tile.a_next = product.is_a_far ? rows * product.a.stride / 2 : 0;

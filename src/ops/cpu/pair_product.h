@@ -14,9 +14,6 @@
 
 namespace expertmesh::ops::cpu {
 
-// Two neighbouring bf16, wherever they start.
-using BfPair [[gnu::aligned(1), gnu::may_alias]] = uint32_t;
-
 struct PairRows {
   const BfPair* data = nullptr;
   int64_t row_stride = 0;  // both in pairs

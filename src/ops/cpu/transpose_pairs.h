@@ -2,10 +2,7 @@
 // Sixteen rows of sixteen pairs of bf16, turned in registers, for files that are compiled for AVX-512. No torch.
 #pragma once
 
-// g++ 12 takes the undefined inputs inside these intrinsics for mistakes of the caller.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
+#include "ops/cpu/bf16_vec.h"
 
 namespace expertmesh::ops::cpu {
 

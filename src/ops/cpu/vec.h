@@ -14,6 +14,9 @@ struct Bf16 {
   uint16_t bits;
 };
 
+// Two neighbouring bf16, wherever they start.
+using BfPair [[gnu::aligned(1), gnu::may_alias]] = uint32_t;
+
 constexpr int64_t kLanes = 16;
 
 using Vec = float __attribute__((vector_size(64)));
