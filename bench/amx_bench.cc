@@ -34,7 +34,7 @@ constexpr int64_t kProbeSteps = 2000;
 
 struct Nothing {
   void step() {}
-  void finish() {}
+  void stored() {}
 };
 
 // kProbeSteps times four dot products on registers.
@@ -61,9 +61,10 @@ void run_from_l1() {
   block.b_tile = kAmxTileBytes;
   block.a_step = block.b_step = 0;
   block.steps = kProbeSteps;
-  block.c = sums;
-  block.c_stride = 2 * kAmxRowBytes;
-  multiply_tiles<AmxTiles>(block, 2, 2, nothing);
+  block.sums = {.c = sums, .c_stride = 2 * kAmxRowBytes, .c_tile = kAmxRows * 2 * kAmxRowBytes};
+  TileBlocks<AmxTiles> blocks;
+  blocks.multiply(block, 2, 2, nothing);
+  blocks.finish();
 }
 
 // No tile instructions: kLines says whether the memory of tiles is read and written all the same.

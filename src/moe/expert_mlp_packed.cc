@@ -65,8 +65,9 @@ int64_t backward_scratch(const ExpertBackwardInput& in, int64_t max_rows) {
   const auto [hidden, width] = Shape(in.weights);
   int64_t size = 0;
   if (in.does_rows()) {
-    size = std::max(ops::cpu::expert_input_grad_scratch(width, hidden),
-                    ops::cpu::expert_input_grad_scratch(hidden, 2 * width));
+    const int64_t rows = std::min(kBlockRows, max_rows);
+    size = std::max(ops::cpu::expert_input_grad_scratch(width, hidden, rows),
+                    ops::cpu::expert_input_grad_scratch(hidden, 2 * width, rows));
   }
   if (in.does_weights()) {
     size = std::max({size, ops::cpu::expert_weight_grad_scratch(hidden, width, max_rows),

@@ -1,39 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product of expert_kernels.h on AMX tiles, over an engine (amx.h). Packed B is tiles as it is. Panels of 32
-// rows of A are read where they lie if that suits the first cache, else they are copied into tiles of their own once
-// for all columns: rows that are a multiple of 2048 bytes apart crowd a tile into one or two sets of the cache. What is
-// not a whole tile is always copied and completed with zeros, so nothing is read past an end. While a block of 32 x 32
-// is summed, the one before it is rounded and written, row by row, and what is needed next is fetched. No torch.
-// Measured on a first cache of 48 KiB in 12 ways: docs/results/amx.md.
+// The product of expert_kernels.h on AMX tiles, over an engine (amx.h). Packed B is tiles as it is, and so are the rows
+// of A where they lie, whatever their stride: copies cost more than what rows lose that crowd a set of the first cache.
+// Only rows behind a list, fewer than a tile has, and what the depth leaves beyond whole tiles are copied, and
+// completed with zeros, so that nothing is read past an end. The last panel of rows begins early enough to be whole:
+// what it computes again has the same bits. While a block is summed, the 32 x 64 results before it are rounded and
+// written, row by row: two cache lines at once, since memory takes them at nearly twice the rate of single ones. Rows
+// of A from memory are left to the processor's own prefetching: asked for ahead, they took the line buffers that tiles
+// need. No torch. Measured: docs/results/amx.md.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "ops/cpu/amx_product.h"
 #include "ops/cpu/expert_kernels.h"
 
 namespace expertmesh::ops::cpu {
 
-constexpr int64_t kAmxSide = 2 * kAmxRows;  // rows and columns of a block of C
-constexpr int64_t kAmxPanelSteps = 64;      // of depth 32: a panel of A is 128 KiB, in the second cache
-constexpr int64_t kAmxStripColumns = 256;   // of B that meet a panel
-constexpr int64_t kAmxStripBlocks = kAmxStripColumns / kAmxSide;
+constexpr int64_t kAmxSide = 2 * kAmxRows;            // rows of a panel, columns of a block
+constexpr int64_t kAmxGroup = 2 * kAmxSide;           // columns that are written together
+constexpr int64_t kAmxStripColumns = 256;             // of B that meet a panel, at most
+constexpr int64_t kAmxStripBytes = int64_t{1} << 20;  // of B: with the panels of A in the second cache
 
 constexpr int64_t amx_parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
 struct AmxScratch {
-  alignas(64) std::byte panel[2 * kAmxPanelSteps * kAmxTileBytes];
-  alignas(64) std::byte a_tails[2 * kAmxTileBytes];
-  alignas(64) std::byte b_tails[2 * kAmxStripBlocks * kAmxTileBytes];
-  alignas(64) float sums[kAmxStripBlocks * kAmxSide * kAmxSide];
+  struct alignas(64) Tile {
+    std::byte bytes[kAmxTileBytes];
+  };
+  Tile a_tails[2];
+  Tile b_tails[kAmxStripColumns / kAmxRows];
+  alignas(64) float sums[2][kAmxSide * kAmxGroup];
+  int current = 0;          // of the sums
+  std::vector<Tile> panel;  // a copy of rows of A
+
+  float* next_sums() { return sums[current ^= 1]; }
 };
 
-// A block of sums on its way to C.
+// A group of sums on its way to C.
 template <typename Engine>
 struct AmxRows {
-  const float* from = nullptr;  // rows of kAmxSide
+  const float* from = nullptr;  // rows of kAmxGroup
   IndexedRows<Bf16> c;
   int64_t row = 0, end = 0;  // not yet written
   int64_t column = 0, columns = 0;
@@ -42,94 +51,61 @@ struct AmxRows {
   // The next `rows`, or those that are left.
   EXPERTMESH_INLINE void write(int64_t rows) {
     const int64_t stop = std::min(row + rows, end);
-    if (columns < kAmxSide) {
-      write_each(stop, [&](Bf16* to, const TwoRounded& rounded) __attribute__((always_inline)) {
-        std::memcpy(to, &rounded, static_cast<size_t>(columns) * sizeof(Bf16));
-      });
+    if (columns < kAmxGroup) {
+      for (; row < stop; ++row, from += kAmxGroup) write_part(c.row(row) + column);
     } else if (is_read_late) {
-      write_each(stop, [](Bf16* to, const TwoRounded& rounded) __attribute__((always_inline)) {
-        if (reinterpret_cast<uintptr_t>(to) % sizeof rounded == 0) {
-          Engine::store_around(to, rounded);
+      for (; row < stop; ++row, from += kAmxGroup) {
+        Bf16* to = c.row(row) + column;
+        const TwoRounded first = rounded(0), second = rounded(1);
+        if (reinterpret_cast<uintptr_t>(to) % kAmxRowBytes == 0) {
+          Engine::store_around(to, first);
+          Engine::store_around(to + kAmxSide, second);
         } else {
-          std::memcpy(to, &rounded, sizeof rounded);
+          std::memcpy(to, &first, sizeof first);
+          std::memcpy(to + kAmxSide, &second, sizeof second);
         }
-      });
+      }
     } else {
-      write_each(stop, [](Bf16* to, const TwoRounded& rounded)
-                           __attribute__((always_inline)) { std::memcpy(to, &rounded, sizeof rounded); });
+      for (; row < stop; ++row, from += kAmxGroup) {
+        Bf16* to = c.row(row) + column;
+        const TwoRounded first = rounded(0), second = rounded(1);
+        std::memcpy(to, &first, sizeof first);
+        std::memcpy(to + kAmxSide, &second, sizeof second);
+      }
     }
   }
 
  private:
-  template <typename Store>
-  EXPERTMESH_INLINE void write_each(int64_t stop, const Store& store) {
-    for (; row < stop; ++row, from += kAmxSide) {
-      store(c.row(row) + column, Engine::round(load(from), load(from + kLanes)));
+  EXPERTMESH_INLINE TwoRounded rounded(int half) const {
+    return Engine::round(load(from + half * kAmxSide), load(from + half * kAmxSide + kLanes));
+  }
+  EXPERTMESH_INLINE void write_part(Bf16* to) const {
+    for (int64_t done = 0, half = 0; done < columns; done += kAmxSide, ++half) {
+      const TwoRounded some = rounded(static_cast<int>(half));
+      std::memcpy(to + done, &some, static_cast<size_t>(std::min(columns - done, kAmxSide)) * sizeof(Bf16));
     }
   }
 };
 
 // Copies `steps` * 32 elements from `begin` on of `rows` <= 32 rows into tiles [rows / 16][steps][16][32], with zeros
-// past `depth` and past the last row: row by row, some steps of each at a time, whose cache lines come one after the
-// other.
-class PanelCopy {
- public:
-  static constexpr int64_t kSteps = 8;  // at a time
-
-  PanelCopy() = default;
-  EXPERTMESH_INLINE PanelCopy(IndexedRows<const Bf16> a, int64_t rows, int64_t begin, int64_t steps, int64_t depth,
-                              std::byte* out)
-      : a_(a),
-        rows_(rows),
-        padded_rows_(rows > kAmxRows ? kAmxSide : kAmxRows),
-        begin_(begin),
-        steps_(steps),
-        depth_(depth),
-        out_(out) {}
-
-  // The first kSteps steps.
-  EXPERTMESH_INLINE void start() { advance(padded_rows_); }
-  // What a step has to leave behind it, so that none is reached before its tiles are there.
-  EXPERTMESH_INLINE void step() {
-    if (first_ < steps_) advance(padded_rows_ / kSteps);
-  }
-  EXPERTMESH_INLINE void finish() {
-    while (first_ < steps_) advance(padded_rows_);
-  }
-
- private:
-  EXPERTMESH_INLINE void advance(int64_t rows) {
-    const int64_t last = std::min(first_ + kSteps, steps_);
-    for (const int64_t end = row_ + rows; row_ < end; ++row_) {
-      std::byte* to = out_ + (row_ / kAmxRows * steps_ + first_) * kAmxTileBytes + row_ % kAmxRows * kAmxRowBytes;
-      const int64_t at = begin_ + first_ * kAmxDepth;
-      if (row_ < rows_ && at + (last - first_) * kAmxDepth <= depth_) [[likely]] {
-        const Bf16* from = a_.row(row_) + at;
-        for (int64_t s = first_; s < last; ++s, from += kAmxDepth, to += kAmxTileBytes) {
-          std::memcpy(to, from, kAmxRowBytes);
-        }
+// past `depth` and past the last row.
+EXPERTMESH_INLINE void copy_panel(IndexedRows<const Bf16> a, int64_t rows, int64_t begin, int64_t steps, int64_t depth,
+                                  AmxScratch::Tile* out) {
+  const int64_t padded_rows = rows > kAmxRows ? kAmxSide : kAmxRows;
+  for (int64_t row = 0; row < padded_rows; ++row) {
+    std::byte* to = out[row / kAmxRows * steps].bytes + row % kAmxRows * kAmxRowBytes;
+    const Bf16* from = row < rows ? a.row(row) + begin : nullptr;
+    for (int64_t s = 0; s < steps; ++s, to += kAmxTileBytes) {
+      const int64_t elements = from ? std::clamp<int64_t>(depth - begin - s * kAmxDepth, 0, kAmxDepth) : 0;
+      if (elements == kAmxDepth) [[likely]] {
+        std::memcpy(to, from + s * kAmxDepth, kAmxRowBytes);
       } else {
-        copy_ends(at, last, to);
+        std::memset(to, 0, kAmxRowBytes);
+        if (elements > 0) std::memcpy(to, from + s * kAmxDepth, static_cast<size_t>(elements) * sizeof(Bf16));
       }
     }
-    if (row_ < padded_rows_) return;
-    row_ = 0;
-    first_ += kSteps;
   }
-
-  void copy_ends(int64_t at, int64_t last, std::byte* to) const {
-    for (int64_t s = first_; s < last; ++s, at += kAmxDepth, to += kAmxTileBytes) {
-      const int64_t elements = row_ < rows_ ? std::clamp<int64_t>(depth_ - at, 0, kAmxDepth) : 0;
-      std::memset(to, 0, kAmxRowBytes);
-      if (elements > 0) std::memcpy(to, a_.row(row_) + at, static_cast<size_t>(elements) * sizeof(Bf16));
-    }
-  }
-
-  IndexedRows<const Bf16> a_;
-  int64_t rows_ = 0, padded_rows_ = 0, begin_ = 0, steps_ = 0, depth_ = 0;
-  std::byte* out_ = nullptr;
-  int64_t row_ = 0, first_ = 0;  // next to be copied
-};
+}
 
 // Two rows of weights side by side, for the next product: some pairs of rows a step. Rows are asked for ahead: they are
 // often a power of two apart, which the processor does not foresee.
@@ -154,8 +130,8 @@ class PackAhead {
       if (done_ + kAhead < pairs_) {
         const Bf16* ahead = low + 2 * kAhead * pack_.stride;
         for (int64_t column = 0; column < pack_.columns; column += 2 * kLanes) {
-          __builtin_prefetch(ahead + column);
-          __builtin_prefetch(ahead + pack_.stride + column);
+          __builtin_prefetch(ahead + column, 0, 2);
+          __builtin_prefetch(ahead + pack_.stride + column, 0, 2);
         }
       }
       const Bf16* high = 2 * done_ + 1 < pack_.depth ? low + pack_.stride : nullptr;
@@ -190,42 +166,60 @@ class PackAhead {
   int64_t pairs_, per_step_ = 0, done_ = 0;
 };
 
-// Asks for the lines of rows in even steps. Rows past the last one may be asked for: nothing is read.
-class FetchAhead {
+// What goes on beside the sums.
+template <typename Engine>
+class AmxBackground {
  public:
-  FetchAhead() = default;
-  EXPERTMESH_INLINE FetchAhead(const Bf16* rows, int64_t row_elements, int64_t num_rows, int64_t steps)
-      : next_(reinterpret_cast<const std::byte*>(rows)),
-        end_(next_ + row_elements * num_rows * static_cast<int64_t>(sizeof(Bf16))) {
-    lines_a_step_ = amx_parts(amx_parts(end_ - next_, kAmxRowBytes), std::max<int64_t>(steps, 1));
-  }
+  AmxBackground(const PackedNext& pack, int64_t steps) : pack_(pack, steps) {}
 
   EXPERTMESH_INLINE void step() {
-    for (int64_t i = 0; i < lines_a_step_ && next_ < end_; ++i, next_ += kAmxRowBytes) __builtin_prefetch(next_, 0, 2);
+    pack_.step();
+    if (is_fresh_) {
+      is_fresh_ = false;
+    } else {
+      rows().write(rows_a_step_);
+    }
+  }
+  EXPERTMESH_INLINE void stored() {
+    if (!has_next_) return;
+    rows().write(kAmxSide);
+    current_ ^= 1;
+    has_next_ = false;
+    is_fresh_ = true;
+  }
+  EXPERTMESH_INLINE void finish() {
+    stored();
+    rows().write(kAmxSide);
+    pack_.finish();
+  }
+
+  // A group whose last block is still in registers, and the steps of the next group. The rows before it are written.
+  // Members are set one by one: copied as a whole, they would be waited for.
+  EXPERTMESH_INLINE void follow(const ExpertProduct& product, const float* sums, int64_t row, int64_t rows,
+                                int64_t column, int64_t columns, int64_t steps) {
+    AmxRows<Engine>& next = rows_[current_ ^ 1];
+    next.from = sums;
+    next.c.data = product.c.data;
+    next.c.stride = product.c.stride;
+    next.c.index = product.c.index;
+    next.row = row;
+    next.end = row + rows;
+    next.column = column;
+    next.columns = columns;
+    next.is_read_late = product.is_read_late;
+    has_next_ = true;
+    rows_a_step_ = amx_parts(kAmxSide, std::max<int64_t>(2 * steps - 2, 1));
   }
 
  private:
-  const std::byte* next_ = nullptr;
-  const std::byte* end_ = nullptr;
-  int64_t lines_a_step_ = 0;
-};
+  EXPERTMESH_INLINE AmxRows<Engine>& rows() { return rows_[current_]; }
 
-// What goes on beside the sums.
-template <typename Engine>
-struct AmxBackground {
-  PackAhead pack;
-  AmxRows<Engine> rows = {};
-  int64_t rows_a_step = kAmxSide;
-  PanelCopy copy = {};
-  FetchAhead fetch = {};
-
-  EXPERTMESH_INLINE void step() {
-    copy.step();
-    fetch.step();
-    pack.step();
-    rows.write(rows_a_step);
-  }
-  EXPERTMESH_INLINE void finish() { rows.write(kAmxSide); }
+  PackAhead pack_;
+  AmxRows<Engine> rows_[2];
+  int current_ = 0;
+  int64_t rows_a_step_ = kAmxSide;
+  bool has_next_ = false;
+  bool is_fresh_ = false;  // what rows() reads is on its way to the first cache: a step later nobody waits for it
 };
 
 // The last tile, where the depth is no multiple of 32, of each of the blocks of 16 columns that `columns` have.
@@ -238,94 +232,86 @@ EXPERTMESH_INLINE void copy_tails(const uint32_t* b, int64_t depth, int64_t colu
   }
 }
 
-// Whether tiles are better loaded from where `rows` rows lie than from a copy: whole cache lines, few in a set of the
-// first cache, or with no columns that a copy would serve again.
-EXPERTMESH_INLINE bool lie_as_tiles(IndexedRows<const Bf16> a, int64_t rows, int64_t columns) {
-  constexpr int64_t kCrowded = 2048;
-  const int64_t stride = a.stride * static_cast<int64_t>(sizeof(Bf16));
-  return a.index == nullptr && rows % kAmxRows == 0 && reinterpret_cast<uintptr_t>(a.data) % kAmxRowBytes == 0 &&
-         stride % kAmxRowBytes == 0 && (stride % kCrowded != 0 || columns <= kAmxSide);
-}
-
-// Where the tiles of a panel of A are, for the steps [first, first + steps). Those that have to be copied are so while
-// the first block is summed: `copy` has begun with them.
-EXPERTMESH_INLINE void place_panel(IndexedRows<const Bf16> a, int64_t rows, int64_t columns, int64_t first,
-                                   int64_t steps, int64_t depth, AmxScratch& scratch, TileBlock& block,
-                                   PanelCopy& copy) {
-  const int64_t begin = first * kAmxDepth, whole = std::min(steps, depth / kAmxDepth - first);
-  if (lie_as_tiles(a, rows, columns)) {
-    block.a = a.data + begin;
+// Where the tiles of a panel of A are. The second 16 rows may overlap the first.
+EXPERTMESH_INLINE TileBlock place_panel(IndexedRows<const Bf16> a, int64_t rows, int64_t depth, AmxScratch& scratch) {
+  const int64_t whole = depth / kAmxDepth;
+  TileBlock block;
+  block.steps = whole;
+  block.sums.c_stride = kAmxGroup * sizeof(float);
+  const bool lies_as_tiles = a.index == nullptr && rows >= kAmxRows;
+  const int64_t second = lies_as_tiles ? rows - kAmxRows : kAmxRows;
+  block.sums.c_tile = second * block.sums.c_stride;
+  if (lies_as_tiles) {
+    block.a = a.data;
     block.a_stride = a.stride * static_cast<int64_t>(sizeof(Bf16));
     block.a_step = kAmxRowBytes;
-    block.a_tile = kAmxRows * block.a_stride;
+    block.a_tile = second * block.a_stride;
   } else {
-    copy = PanelCopy(a, rows, begin, whole, depth, scratch.panel);
-    copy.start();
-    block.a = scratch.panel;
+    const auto tiles = static_cast<size_t>(2 * whole);
+    if (scratch.panel.size() < tiles) scratch.panel.resize(tiles);
+    copy_panel(a, rows, 0, whole, depth, scratch.panel.data());
+    block.a = scratch.panel.data();
     block.a_tile = whole * kAmxTileBytes;
   }
-  block.steps = whole;
-  if (whole == steps) return;
-  PanelCopy(a, rows, begin + whole * kAmxDepth, 1, depth, scratch.a_tails).finish();
+  if (depth % kAmxDepth == 0) return block;
+  const int64_t begin = whole * kAmxDepth;
+  if (lies_as_tiles) {
+    copy_panel(a, kAmxRows, begin, 1, depth, scratch.a_tails);
+    copy_panel(a.from(second), kAmxRows, begin, 1, depth, scratch.a_tails + 1);
+  } else {
+    copy_panel(a, rows, begin, 1, depth, scratch.a_tails);
+  }
   block.a_tail = scratch.a_tails;
+  return block;
 }
 
 // Columns [column, column + columns) of one panel of rows.
 template <typename Engine>
-EXPERTMESH_INLINE void multiply_panel(const ExpertProduct& product, int64_t row, int64_t column, int64_t columns,
-                                      AmxScratch& scratch, AmxBackground<Engine>& background) {
-  const int64_t rows = std::min(product.rows - row, kAmxSide), pairs = (product.depth + 1) / 2;
-  const int64_t all_steps = amx_parts(product.depth, kAmxDepth);
-  const uint32_t* b = product.b + column * pairs;
-  if (product.is_a_far && product.a.index == nullptr) {
-    const int64_t steps = all_steps * amx_parts(columns, kAmxSide);
-    background.fetch = FetchAhead(product.a.row(row) + rows * product.a.stride, product.a.stride, rows, steps);
-  }
-  for (int64_t first = 0; first == 0 || first < all_steps; first += kAmxPanelSteps) {
-    const int64_t steps = std::min(all_steps - first, kAmxPanelSteps);
-    const bool is_last = first + steps == all_steps;
-    TileBlock block;
-    place_panel(product.a.from(row), rows, columns, first, steps, product.depth, scratch, block, background.copy);
-    block.b_tile = pairs * kAmxRowBytes;
-    block.c_stride = kAmxSide * sizeof(float);
-    block.adds = first > 0;
-    background.rows_a_step = amx_parts(kAmxSide, std::max<int64_t>(block.steps, 1));
-    for (int64_t i = 0; i * kAmxSide < columns; ++i) {
-      const int64_t block_columns = std::min(columns - i * kAmxSide, kAmxSide);
-      block.b = b + (i * kAmxSide * pairs + first * kAmxRows * kLanes);
-      if (block.steps < steps) block.b_tail = scratch.b_tails + i * 2 * kAmxTileBytes;
-      // Sums that are not complete keep a place of their own.
-      block.c = scratch.sums + (all_steps > kAmxPanelSteps ? i * kAmxSide * kAmxSide : 0);
-      multiply_tiles<Engine>(block, amx_parts(rows, kAmxRows), amx_parts(block_columns, kAmxRows), background);
-      if (!is_last) continue;
-      background.rows = {.from = block.c,
-                         .c = product.c,
-                         .row = row,
-                         .end = row + rows,
-                         .column = column + i * kAmxSide,
-                         .columns = block_columns,
-                         .is_read_late = product.is_read_late};
+EXPERTMESH_INLINE void multiply_panel(const ExpertProduct& product, int64_t row, int64_t rows, int64_t column,
+                                      int64_t columns, AmxScratch& scratch, TileBlocks<Engine>& blocks,
+                                      AmxBackground<Engine>& background) {
+  const int64_t pairs = (product.depth + 1) / 2;
+  TileBlock block = place_panel(product.a.from(row), rows, product.depth, scratch);
+  block.b_tile = pairs * kAmxRowBytes;
+  for (int64_t first = 0; first < columns; first += kAmxGroup) {
+    const int64_t group = std::min(columns - first, kAmxGroup);
+    float* sums = scratch.next_sums();
+    for (int64_t i = 0; i < group; i += kAmxSide) {
+      block.b = product.b + (column + first + i) * pairs;
+      if (block.a_tail != nullptr) block.b_tail = scratch.b_tails + (first + i) / kAmxRows;
+      block.sums.c = sums + i;
+      blocks.multiply(block, amx_parts(rows, kAmxRows), amx_parts(std::min(group - i, kAmxSide), kAmxRows), background);
     }
+    background.follow(product, sums, row, rows, column + first, group, block.steps);
   }
+}
+
+// Columns of B that share the second cache with panels of A.
+constexpr int64_t amx_strip_columns(int64_t depth) {
+  const int64_t row_bytes = std::max<int64_t>(depth, 1) * static_cast<int64_t>(sizeof(Bf16));
+  return std::clamp(kAmxStripBytes / row_bytes / kAmxGroup * kAmxGroup, kAmxGroup, kAmxStripColumns);
 }
 
 template <typename Engine>
 EXPERTMESH_INLINE void multiply_on_tiles(const ExpertProduct& product) {
   static thread_local const std::unique_ptr<AmxScratch> scratch(new AmxScratch);
   const int64_t pairs = (product.depth + 1) / 2;
-  const int64_t blocks = amx_parts(product.rows, kAmxSide) * amx_parts(product.columns, kAmxSide);
-  AmxBackground<Engine> background{.pack = PackAhead(product.pack, blocks * (product.depth / kAmxDepth))};
+  const int64_t num_blocks = amx_parts(product.rows, kAmxSide) * amx_parts(product.columns, kAmxSide);
+  AmxBackground<Engine> background(product.pack, num_blocks * (product.depth / kAmxDepth));
+  TileBlocks<Engine> blocks;
   const TileScope<Engine> scope;
-  for (int64_t column = 0; column < product.columns; column += kAmxStripColumns) {
-    const int64_t columns = std::min(product.columns - column, kAmxStripColumns);
-    if (product.depth % kAmxDepth != 0)
-      copy_tails(product.b + column * pairs, product.depth, columns, scratch->b_tails);
+  const int64_t strip = amx_strip_columns(product.depth), rows = std::min(product.rows, kAmxSide);
+  for (int64_t column = 0; column < product.columns; column += strip) {
+    const int64_t columns = std::min(product.columns - column, strip);
+    if (product.depth % kAmxDepth != 0) {
+      copy_tails(product.b + column * pairs, product.depth, columns, scratch->b_tails[0].bytes);
+    }
     for (int64_t row = 0; row < product.rows; row += kAmxSide) {
-      multiply_panel(product, row, column, columns, *scratch, background);
+      multiply_panel(product, std::min(row, product.rows - rows), rows, column, columns, *scratch, blocks, background);
     }
   }
+  blocks.finish();
   background.finish();
-  background.pack.finish();
   if (product.is_read_late) Engine::finish_stores();
 }
 

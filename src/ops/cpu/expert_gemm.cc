@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -143,10 +144,18 @@ class ForwardBlock {
   IndexedRows<Bf16> gate_up_, y_;
 };
 
-// Of a turned row of `rows` elements: an odd number of cache lines, so that rows do not crowd one set of the cache.
-constexpr int64_t turned_stride(int64_t rows) {
+// Between rows of `elements`: an odd number of cache lines, so that rows do not crowd one set of the cache.
+constexpr int64_t spread_stride(int64_t elements) {
   constexpr int64_t kLine = 32;
-  return ((rows + kLine - 1) / kLine | 1) * kLine;
+  return ((elements + kLine - 1) / kLine | 1) * kLine;
+}
+
+IndexedRows<const Bf16> copy_rows(IndexedRows<const Bf16> rows, int64_t count, int64_t elements, Bf16* out) {
+  const int64_t stride = spread_stride(elements);
+  for (int64_t r = 0; r < count; ++r) {
+    std::memcpy(out + r * stride, rows.row(r), static_cast<size_t>(elements) * sizeof(Bf16));
+  }
+  return {out, stride, nullptr};
 }
 
 }  // namespace
@@ -166,8 +175,9 @@ void expert_forward(const ExpertForwardPass& pass) {
   if (pass.is_read_late) _mm_sfence();  // what went around the caches is there for other threads
 }
 
-int64_t expert_input_grad_scratch(int64_t columns, int64_t depth) {
-  return 2 * packed_elements(std::min(columns, kStripColumns), depth);
+int64_t expert_input_grad_scratch(int64_t columns, int64_t depth, int64_t rows) {
+  const int64_t copied = checked_kernels().copies_lists ? rows * spread_stride(depth) : 0;
+  return 2 * packed_elements(std::min(columns, kStripColumns), depth) + copied;
 }
 
 void expert_input_grad(const ExpertInputGrad& product) {
@@ -175,11 +185,16 @@ void expert_input_grad(const ExpertInputGrad& product) {
   const ExpertKernels& kernels = checked_kernels();
   const int64_t depth = product.depth, stride = product.columns;
   uint32_t* packed = as_packed(product.scratch);
-  uint32_t* packed_next = as_packed(product.scratch + packed_elements(std::min(stride, kStripColumns), depth));
+  const int64_t packed_size = packed_elements(std::min(stride, kStripColumns), depth);
+  uint32_t* packed_next = as_packed(product.scratch + packed_size);
+  IndexedRows<const Bf16> a = product.a;
+  if (kernels.copies_lists && a.index != nullptr) {
+    a = copy_rows(a, product.rows, depth, product.scratch + 2 * packed_size);
+  }
   kernels.pack_rows({product.weights, stride, nullptr}, std::min(kStripColumns, stride), depth, packed);
   for (int64_t column = 0; column < product.columns; column += kStripColumns) {
     const int64_t next = column + kStripColumns;
-    kernels.multiply({.a = product.a,
+    kernels.multiply({.a = a,
                       .b = packed,
                       .c = {product.c.data + column, product.c.stride, product.c.index},
                       .rows = product.rows,
@@ -197,12 +212,12 @@ void expert_input_grad(const ExpertInputGrad& product) {
 }
 
 int64_t expert_weight_grad_scratch(int64_t m, int64_t n, int64_t rows) {
-  return m * turned_stride(rows) + packed_elements(std::min(n, kGradPanelColumns), rows);
+  return m * spread_stride(rows) + packed_elements(std::min(n, kGradPanelColumns), rows);
 }
 
 void expert_weight_grad(const ExpertWeightGrad& product) {
   const ExpertKernels& kernels = checked_kernels();
-  const int64_t stride = turned_stride(product.rows);
+  const int64_t stride = spread_stride(product.rows);
   Bf16* packed = product.scratch + product.m * stride;
   kernels.transpose(product.left, product.rows, product.m, {product.scratch, stride, nullptr}, false);
   const int64_t step = panel_rows(kernels, product.rows);

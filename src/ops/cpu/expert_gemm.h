@@ -44,7 +44,7 @@ struct ExpertInputGrad {
   Bf16* scratch = nullptr;
 };
 void expert_input_grad(const ExpertInputGrad& product);
-int64_t expert_input_grad_scratch(int64_t columns, int64_t depth);
+int64_t expert_input_grad_scratch(int64_t columns, int64_t depth, int64_t rows);
 
 // c[m, n] = sum_r left[r, m] right[r, n] over the rows of the expert: gradients of weights; no rows give zeros.
 struct ExpertWeightGrad {

@@ -207,7 +207,7 @@ TEST_P(ExpertGemm, InputGradients) {
       const std::vector<Bf16> a = random_matrix(rows, depth, 4), weights = random_matrix(depth, columns, 5);
       const Listed from(a, rows, depth);
       Listed c(nans(rows * columns), rows, columns);
-      Scratch scratch(expert_input_grad_scratch(columns, depth));
+      Scratch scratch(expert_input_grad_scratch(columns, depth, rows));
       expert_input_grad({.a = from.rows(),
                          .weights = weights.data(),
                          .c = c.mutable_rows(),
@@ -252,7 +252,7 @@ TEST_P(ExpertGemm, PiecesGiveTheSameBits) {
   const auto run = [&](const std::vector<int64_t>& pieces) {
     std::vector<Bf16> gate_up(static_cast<size_t>(rows * 2 * width)), result(static_cast<size_t>(rows * hidden)),
         grads(static_cast<size_t>(rows * width));
-    Scratch scratch(std::max(expert_forward_scratch(hidden, width, rows), expert_input_grad_scratch(width, hidden)));
+    Scratch scratch(std::max(expert_forward_scratch(hidden, width, rows), expert_input_grad_scratch(width, hidden, rows)));
     int64_t first = 0;
     for (const int64_t count : pieces) {
       expert_forward({.hidden = hidden,

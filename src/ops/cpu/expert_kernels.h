@@ -45,6 +45,7 @@ struct ExpertProduct {
 struct ExpertKernels {
   std::string_view name;
   int64_t panel_rows;  // of weights at a time; even
+  bool copies_lists;   // rows of A behind a list are copied in each product: better once by the caller of several
   void (*multiply)(const ExpertProduct& product);
   // From a matrix that lies as `depth` rows of `columns` elements.
   void (*pack_rows)(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out);

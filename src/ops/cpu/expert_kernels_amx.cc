@@ -14,6 +14,7 @@ namespace {
 const ExpertKernels kExpertKernelsAmx{
     .name = "amx",
     .panel_rows = kAmxSide,
+    .copies_lists = true,
     .multiply = multiply,
     .pack_rows = [](IndexedRows<const Bf16> rows, int64_t columns, int64_t depth,
                     uint32_t* out) { kExpertKernelsAvx512.pack_rows(rows, columns, depth, out); },

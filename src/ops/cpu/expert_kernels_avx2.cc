@@ -246,6 +246,7 @@ EXPERTMESH_AVX2_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows, 
 const ExpertKernels kExpertKernelsAvx2{
     .name = "avx2",
     .panel_rows = 24,
+    .copies_lists = false,
     .multiply = multiply,
     .pack_rows = pack_rows,
     .pack_columns = pack_columns,

@@ -345,6 +345,7 @@ EXPERTMESH_BF16_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows, 
 const ExpertKernels kExpertKernelsAvx512{
     .name = "avx512",
     .panel_rows = 24,
+    .copies_lists = false,
     .multiply = multiply,
     .pack_rows = pack_rows,
     .pack_columns = pack_columns,
