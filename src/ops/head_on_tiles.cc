@@ -65,7 +65,8 @@ class Chunks {
       const int64_t ids = band_groups_ * cpu::kHeadGroup;
       band_.size = ids;
       band_.panel_size = ids / 2 * cpu::kHeadPanel;
-      band_gradients_ = floats(ids / 2 * (columns_ + kPairPadding));
+      on_tiles_ = cpu::multiplies_on_tiles();
+      band_gradients_ = floats(on_tiles_ ? columns_ * (ids / 2 + kPairPadding) : ids / 2 * (columns_ + kPairPadding));
       band_weights_ = floats(num_panels() * band_.panel_size);
       band_.gradients = pairs_of(band_gradients_);
       band_.weights = pairs_of(band_weights_);
@@ -153,7 +154,8 @@ class Chunks {
     const bool wants_x = problem_.grad_x.defined(), adds_weight = first_ > 0 || !problem_.overwrites_grad_weight;
     float* grad_weight = problem_.grad_weight.defined() ? mutable_raw<float>(problem_.grad_weight) : nullptr;
     const int64_t groups = chunk_.num_groups();
-    band_.stride = chunk_.columns + kPairPadding;
+    band_.token_stride = on_tiles_ ? band_.size / 2 + kPairPadding : 1;
+    band_.step = on_tiles_ ? 1 : chunk_.columns + kPairPadding;
     for (int64_t first = 0; first < groups; first += band_groups_) {
       band_.first = first * cpu::kHeadGroup;
       for_each_unit(std::min(band_groups_, groups - first), scratch_size_, [&](int64_t unit, float* scratch) {
@@ -195,6 +197,7 @@ class Chunks {
   double* logprobs_;
   int64_t rows_, vocab_, hidden_;
   bool has_gradients_;
+  bool on_tiles_ = false;
   int64_t columns_, band_groups_;
   at::Tensor exps_, x_transposed_, x_pairs_, group_max_, group_sum_, by_column_, sums_;
   at::Tensor band_gradients_, band_weights_;
@@ -209,7 +212,7 @@ class Chunks {
 
 bool suits_head_tiles(const at::Tensor& weight) {
   return weight.scalar_type() == at::kBFloat16 && weight.is_contiguous() && weight.size(1) % kRowUnit == 0 &&
-         weight.size(1) > 0 && cpu::has_pair_products() && !cpu::has_amx() && library_multiplies(at::kBFloat16);
+         weight.size(1) > 0 && cpu::has_pair_products() && library_multiplies(at::kBFloat16);
 }
 
 void head_on_tiles(const HeadProblem& problem, double* logprobs) {

@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cpu/amx.h"
 #include "ops/cpu/bf16_vec.h"
+#include "ops/cpu/flush_subnormals.h"
 #include "ops/cpu/pair_product.h"
 #include "ops/cpu/tile_product.h"
 #include "ops/cpu/tile_rows.h"
@@ -56,6 +58,9 @@ struct Meeting {
     columns = round_up(queries, kLanes) - begin;
     rows = queries - begin;
   }
+
+  // Whether each of the queries sees all of the keys.
+  bool sees_all() const { return diagonal + keys - 1 <= 0; }
 
   // Lanes of the vector at `column` that see key r.
   EXPERTMESH_BF16_TARGET __mmask16 visible(int64_t r, int64_t column) const {
@@ -142,14 +147,17 @@ struct ForwardScratch {
 };
 
 // Scores of a vector of queries, scaled; -infinity where the key is later.
-EXPERTMESH_BF16_TARGET inline __m512 score_at(const float* scores, const Meeting& meeting, int64_t r, int64_t column,
-                                              __m512 scale) {
+template <bool kSeesAll>
+EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE __m512 score_at(const float* scores, const Meeting& meeting, int64_t r,
+                                                         int64_t column, __m512 scale) {
   const __m512 s = _mm512_mul_ps(_mm512_loadu_ps(scores + r * kQueries + column), scale);
+  if constexpr (kSeesAll) return s;
   return _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), meeting.visible(r, column), s);
 }
 
 // P of a meeting, two keys side by side, with the running maximum and sum; factors of what was summed up before.
 // Whether any of them is not 1.
+template <bool kSeesAll>
 EXPERTMESH_BF16_TARGET bool soften(const ForwardScratch& s, const Meeting& meeting, float scale) {
   const __m512 scales = _mm512_set1_ps(scale);
   __mmask16 changed = 0;
@@ -157,15 +165,15 @@ EXPERTMESH_BF16_TARGET bool soften(const ForwardScratch& s, const Meeting& meeti
     const __m512 old = _mm512_loadu_ps(s.maxima + column);
     __m512 most[2] = {old, old};
     for (int64_t r = 0; r < meeting.keys; ++r) {
-      most[r % 2] = _mm512_max_ps(score_at(s.scores, meeting, r, column, scales), most[r % 2]);
+      most[r % 2] = _mm512_max_ps(score_at<kSeesAll>(s.scores, meeting, r, column, scales), most[r % 2]);
     }
     const __m512 maximum = _mm512_max_ps(most[0], most[1]);
     __m512 sum = _mm512_setzero_ps();
     for (int64_t r = 0; r < meeting.keys; r += 2) {
-      const __m512 low = exp_of_negative(_mm512_sub_ps(score_at(s.scores, meeting, r, column, scales), maximum));
+      const __m512 low = exp_of_negative(_mm512_sub_ps(score_at<kSeesAll>(s.scores, meeting, r, column, scales), maximum));
       __m512 high = _mm512_setzero_ps();
       if (r + 1 < meeting.keys) {
-        high = exp_of_negative(_mm512_sub_ps(score_at(s.scores, meeting, r + 1, column, scales), maximum));
+        high = exp_of_negative(_mm512_sub_ps(score_at<kSeesAll>(s.scores, meeting, r + 1, column, scales), maximum));
       }
       sum = _mm512_add_ps(sum, _mm512_add_ps(low, high));
       _mm512_storeu_si512(s.probs + r / 2 * kQueries + column, pair_up(round_to_bf16(low), round_to_bf16(high)));
@@ -186,7 +194,8 @@ void forward_block(const ForwardScratch& s, const Sizes& sizes, int64_t first_qu
   for (int64_t b = 0; b < num_key_blocks(sizes, first_query); ++b) {
     const Meeting meeting(sizes, first_query, b);
     multiply_keys(s.keys, s.queries, sizes, meeting, s.scores);
-    if (soften(s, meeting, scale) && b > 0) scale_rows(s.factors, meeting.begin, meeting.rows, sizes, s.out);
+    const bool changes = meeting.sees_all() ? soften<true>(s, meeting, scale) : soften<false>(s, meeting, scale);
+    if (changes && b > 0) scale_rows(s.factors, meeting.begin, meeting.rows, sizes, s.out);
     add_over_keys(s.probs, s.values, sizes, meeting, s.out);
   }
 }
@@ -215,6 +224,7 @@ struct BackwardScratch {
 };
 
 // P and dS of two keys for a vector of queries; `second` may be missing.
+template <bool kSeesAll>
 EXPERTMESH_BF16_TARGET void soften_gradient(const BackwardScratch& s, const Meeting& meeting, float scale) {
   const __m512 scales = _mm512_set1_ps(scale);
   for (int64_t column = meeting.begin; column < meeting.begin + meeting.columns; column += kLanes) {
@@ -223,7 +233,7 @@ EXPERTMESH_BF16_TARGET void soften_gradient(const BackwardScratch& s, const Meet
       __m256i rounded[2] = {};
       for (int64_t i = 0; i < 2 && r + i < meeting.keys; ++i) {
         const int64_t at = (r + i) * kQueries + column;
-        const __m512 p = exp_of_negative(_mm512_sub_ps(score_at(s.scores, meeting, r + i, column, scales), logsumexp));
+        const __m512 p = exp_of_negative(_mm512_sub_ps(score_at<kSeesAll>(s.scores, meeting, r + i, column, scales), logsumexp));
         const __m512 ds =
             _mm512_mul_ps(_mm512_mul_ps(p, scales), _mm512_sub_ps(_mm512_loadu_ps(s.grad_scores + at), delta));
         rounded[i] = round_to_bf16(ds);
@@ -240,7 +250,11 @@ void backward_block(const BackwardScratch& s, const Sizes& sizes, int64_t first_
     const Meeting meeting(sizes, first_query, b);
     multiply_keys(s.keys, s.queries, sizes, meeting, s.scores);
     multiply_keys(s.values, s.grad_out, sizes, meeting, s.grad_scores);
-    soften_gradient(s, meeting, scale);
+    if (meeting.sees_all()) {
+      soften_gradient<true>(s, meeting, scale);
+    } else {
+      soften_gradient<false>(s, meeting, scale);
+    }
     add_over_queries(s.probs, s.grad_out_pairs, sizes, meeting, s.grad_values);
     add_over_queries(s.grad_score_rows, s.query_pairs, sizes, meeting, s.grad_keys);
     add_over_keys(s.grad_score_pairs, s.key_pairs, sizes, meeting, s.grad_queries);
@@ -328,6 +342,8 @@ int64_t attention_pairs_scratch_size(const AttentionShape& shape, int64_t length
 
 void attention_pairs_forward(const AttentionTensors<Bf16>& tensors, const AttentionShape& shape,
                              const AttentionUnit& unit, float* scratch) {
+  const FlushSubnormals flush;
+  const AmxScope tiles;
   const Sizes sizes(shape, unit.end - unit.begin);
   const ForwardScratch s = forward_scratch(sizes, scratch);
   const int64_t key_stride = shape.kv_heads * sizes.dim, query_stride = shape.heads * sizes.dim;
@@ -349,6 +365,8 @@ void attention_pairs_forward(const AttentionTensors<Bf16>& tensors, const Attent
 
 void attention_pairs_backward(const AttentionTensors<Bf16>& tensors, const AttentionShape& shape,
                               const AttentionUnit& unit, float* scratch) {
+  const FlushSubnormals flush;
+  const AmxScope tiles;
   const Sizes sizes(shape, unit.end - unit.begin);
   const BackwardScratch s = backward_scratch(sizes, scratch);
   const int64_t key_stride = shape.kv_heads * sizes.dim, query_stride = shape.heads * sizes.dim;

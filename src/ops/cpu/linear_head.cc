@@ -6,29 +6,50 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/cpu/amx.h"
 #include "ops/cpu/bf16_vec.h"
+#include "ops/cpu/flush_subnormals.h"
+#include "ops/cpu/transpose_pairs.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
 
-constexpr int64_t kPairsAtOnce = 144;  // of ids that dX adds up: 36 KiB of weights
+constexpr int64_t kPairsAtOnce = 144;  // of ids that dX adds up: 36 KiB of weights; on AMX all of a band
 
-// Maximum, e^(score - maximum) and their sum for each token of a panel: scores [rows][kHeadPanel].
+// Maximum, e^(score - maximum) and their sum for each token of a panel: scores [rows][kHeadPanel]. Panels are whole
+// cache lines of exps, which go around the caches: they are read when the whole vocabulary has been through.
 EXPERTMESH_BF16_TARGET void soften_panel(const float* scores, int64_t rows, int64_t width, Bf16* exps,
                                          int64_t exps_stride, float* maxima, float* sums) {
-  for (int64_t column = 0; column < width; column += kLanes) {
+  constexpr int64_t kVectors = 2;
+  for (int64_t column = 0; column < width; column += kVectors * kLanes) {
     const float* score = scores + column;
     // A finite floor: a token whose scores here are all -infinity has a sum of 0, not NaN.
-    __m512 most = _mm512_set1_ps(-FLT_MAX);
-    for (int64_t r = 0; r < rows; ++r) most = _mm512_max_ps(_mm512_loadu_ps(score + r * kHeadPanel), most);
-    __m512 sum = _mm512_setzero_ps();
+    __m512 most[kVectors], sum[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) most[v] = _mm512_set1_ps(-FLT_MAX);
     for (int64_t r = 0; r < rows; ++r) {
-      const __m512 e = exp_of_negative(_mm512_sub_ps(_mm512_loadu_ps(score + r * kHeadPanel), most));
-      sum = _mm512_add_ps(sum, e);
-      if (exps != nullptr) store_half(exps + r * exps_stride + column, round_to_bf16(e));
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        most[v] = _mm512_max_ps(_mm512_loadu_ps(score + r * kHeadPanel + v * kLanes), most[v]);
+      }
     }
-    _mm512_storeu_ps(maxima + column, most);
-    _mm512_storeu_ps(sums + column, sum);
+    sum[0] = sum[1] = _mm512_setzero_ps();
+    for (int64_t r = 0; r < rows; ++r) {
+      __m512 e[kVectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        e[v] = exp_of_negative(_mm512_sub_ps(_mm512_loadu_ps(score + r * kHeadPanel + v * kLanes), most[v]));
+        sum[v] = _mm512_add_ps(sum[v], e[v]);
+      }
+      if (exps == nullptr) continue;
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(exps + r * exps_stride + column),
+                          reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(e[1], e[0])));
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_ps(maxima + column + v * kLanes, most[v]);
+      _mm512_storeu_ps(sums + column + v * kLanes, sum[v]);
+    }
   }
 }
 
@@ -84,6 +105,26 @@ EXPERTMESH_BF16_TARGET void pack_two_rows(const Bf16* rows, int64_t hidden, bool
   }
 }
 
+// G of a group, [pairs][columns], into the rows of its tokens.
+EXPERTMESH_BF16_TARGET void turn_gradients(const BfPair* pairs, int64_t num_pairs, int64_t columns, BfPair* out,
+                                           int64_t token_stride) {
+  for (int64_t pair = 0; pair < num_pairs; pair += kLanes) {
+    const int64_t count = std::min(kLanes, num_pairs - pair);
+    for (int64_t column = 0; column < columns; column += kLanes) {
+      __m512i in[16], turned[16];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) {
+        in[i] = i < count ? _mm512_loadu_si512(pairs + (pair + i) * columns + column) : _mm512_setzero_si512();
+      }
+      transpose_16x16(in, turned);
+      const auto mask = static_cast<__mmask16>((1U << count) - 1U);
+      BfPair* to = out + column * token_stride + pair;
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) _mm512_mask_storeu_epi32(to + i * token_stride, mask, turned[i]);
+    }
+  }
+}
+
 int64_t rows_of(const HeadChunk& chunk, int64_t group) {
   return std::min(kHeadGroup, chunk.vocab - group * kHeadGroup);
 }
@@ -101,10 +142,13 @@ void for_targets(const HeadChunk& chunk, int64_t group, const Body& body) {
 }  // namespace
 
 int64_t head_scratch_size(const HeadChunk& chunk) {
-  return std::max(kHeadGroup * kHeadPanel, chunk.columns + kHeadGroup * chunk.columns / 2);
+  // Factors, G by rows, G by pairs.
+  return std::max(kHeadGroup * kHeadPanel, chunk.columns * (1 + kHeadGroup / 2 + kHeadGroup / 2));
 }
 
 void head_scores(const HeadChunk& chunk, int64_t group, float* scratch) {
+  const FlushSubnormals flush;
+  const AmxScope tiles;
   const int64_t rows = rows_of(chunk, group), pairs = chunk.hidden / 2, columns = chunk.columns;
   const Bf16* weight = chunk.weight + group * kHeadGroup * chunk.hidden;
   const int64_t next_bytes = group + 1 < chunk.num_groups()
@@ -133,6 +177,7 @@ void head_scores(const HeadChunk& chunk, int64_t group, float* scratch) {
       chunk.target_scores[column] = scratch[row * kHeadPanel + column - begin];
     });
   }
+  _mm_sfence();  // exps are there for other threads
 }
 
 void head_log_sums(const HeadChunk& chunk, int64_t begin, int64_t end, double* log_sums) {
@@ -141,25 +186,36 @@ void head_log_sums(const HeadChunk& chunk, int64_t begin, int64_t end, double* l
 
 void head_gradients(const HeadChunk& chunk, int64_t group, const HeadBand& band, float* grad_weight, bool adds,
                     float* scratch) {
+  const FlushSubnormals flush;
+  const AmxScope tiles;
   const int64_t rows = rows_of(chunk, group), columns = chunk.columns, hidden = chunk.hidden;
   float* factors = scratch;
   auto* grads = reinterpret_cast<Bf16*>(scratch + columns);
   const Bf16* exps = chunk.exps + group * kHeadGroup * columns;
-  const int64_t first_pair = (group * kHeadGroup - band.first) / 2;
-  BfPair* pairs = band.gradients == nullptr ? nullptr : band.gradients + first_pair * band.stride;
+  const int64_t first_pair = (group * kHeadGroup - band.first) / 2, num_pairs = (rows + 1) / 2;
+  const bool is_turned = band.gradients != nullptr && band.step == 1;
+  BfPair* pairs = nullptr;
+  int64_t pairs_stride = columns;
+  if (is_turned) {
+    pairs = reinterpret_cast<BfPair*>(grads + kHeadGroup * columns);
+  } else if (band.gradients != nullptr) {
+    pairs = band.gradients + first_pair * band.step;
+    pairs_stride = band.step;
+  }
   fill_factors(chunk, group, factors);
   for (int64_t r = 0; r < rows; r += 2) {
     fill_two_rows(exps + r * columns, factors, columns, r + 1 < rows, grads + r * columns,
-                  pairs == nullptr ? nullptr : pairs + r / 2 * band.stride);
+                  pairs == nullptr ? nullptr : pairs + r / 2 * pairs_stride);
   }
   for_targets(chunk, group, [&](int64_t row, int64_t column) {
     Bf16 grad;
     store(&grad, splat(chunk.target_grads[column]), 1);
     grads[row * columns + column] = grad;
     if (pairs == nullptr) return;
-    std::memcpy(reinterpret_cast<char*>(pairs + row / 2 * band.stride + column) + row % 2 * sizeof grad, &grad,
+    std::memcpy(reinterpret_cast<char*>(pairs + row / 2 * pairs_stride + column) + row % 2 * sizeof grad, &grad,
                 sizeof grad);
   });
+  if (is_turned) turn_gradients(pairs, num_pairs, columns, band.gradients + first_pair, band.token_stride);
   if (pairs != nullptr) {
     const Bf16* weight = chunk.weight + group * kHeadGroup * hidden;
     for (int64_t r = 0; r < rows; r += 2) {
@@ -188,10 +244,13 @@ void head_grad_hidden(const HeadChunk& chunk, const HeadBand& band, int64_t pane
   const int64_t width = std::min(kHeadPanel, chunk.hidden - panel * kHeadPanel);
   const BfPair* weights = band.weights + panel * band.panel_size;
   const int64_t num_pairs = (std::min(band.size, chunk.vocab - band.first) + 1) / 2;
-  for (int64_t pair = 0; pair < num_pairs; pair += kPairsAtOnce) {
-    const int64_t count = std::min(kPairsAtOnce, num_pairs - pair);
-    const int64_t next = std::min(kPairsAtOnce, num_pairs - pair - count);
-    multiply_pairs({.a = {.data = band.gradients + pair * band.stride + begin, .row_stride = 1, .step = band.stride},
+  const int64_t at_once = multiplies_on_tiles() ? num_pairs : kPairsAtOnce;
+  for (int64_t pair = 0; pair < num_pairs; pair += at_once) {
+    const int64_t count = std::min(at_once, num_pairs - pair);
+    const int64_t next = std::min(at_once, num_pairs - pair - count);
+    multiply_pairs({.a = {.data = band.gradients + pair * band.step + begin * band.token_stride,
+                          .row_stride = band.token_stride,
+                          .step = band.step},
                     .b = weights + pair * kHeadPanel,
                     .b_stride = kHeadPanel,
                     .c = sum + begin * kHeadPanel,

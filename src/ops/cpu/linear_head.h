@@ -60,8 +60,11 @@ void head_log_sums(const HeadChunk& chunk, int64_t begin, int64_t end, double* l
 struct HeadBand {
   int64_t first = 0;
   int64_t size = 0;             // whole groups
-  BfPair* gradients = nullptr;  // G [size / 2][stride][2]; null: dX is not wanted
-  int64_t stride = 0;
+  // G: the pair p of ids of token t is gradients[t * token_stride + p * step], and one of the two is 1. Null: dX is not
+  // wanted.
+  BfPair* gradients = nullptr;
+  int64_t token_stride = 0;
+  int64_t step = 0;
   BfPair* weights = nullptr;  // panels of the hidden size, each [size / 2][kHeadPanel][2]
   int64_t panel_size = 0;
 };

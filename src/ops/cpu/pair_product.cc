@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "ops/cpu/amx_pair_product.h"
 #include "ops/cpu/bf16_vec.h"
 #include "ops/cpu/transpose_pairs.h"
 
@@ -127,12 +128,8 @@ EXPERTMESH_BF16_TARGET void pack_rows(const Bf16* rows, int64_t row_stride, int6
   }
 }
 
-}  // namespace
-
-bool has_pair_products() { return has_bf16_dots(); }
-
 // Strips of a panel are of nearly one height: 64 rows are nine sixes and two fives.
-void multiply_pairs(const PairProduct& product) {
+void multiply_in_strips(const PairProduct& product) {
   const int64_t num_strips = (product.rows + kMaxRows - 1) / kMaxRows;
   if (num_strips == 0) return;
   const int64_t low = product.rows / num_strips, num_high = product.rows % num_strips;
@@ -150,6 +147,20 @@ void multiply_pairs(const PairProduct& product) {
       stream += rows * blocks * kLine;
       stream_lines -= rows * blocks;
     }
+  }
+}
+
+}  // namespace
+
+bool has_pair_products() { return has_bf16_dots(); }
+
+bool multiplies_on_tiles() { return has_amx(); }
+
+void multiply_pairs(const PairProduct& product) {
+  if (multiplies_on_tiles()) {
+    multiply_pairs_amx(product);
+  } else {
+    multiply_in_strips(product);
   }
 }
 
