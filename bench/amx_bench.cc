@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
+#include "amx_probe.h"
 #include "base/median.h"
 #include "ops/cpu/amx_expert_product.h"
-#include "ops/cpu/amx_product.h"
 
 namespace expertmesh {
 namespace {
@@ -29,43 +29,8 @@ double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-constexpr double kDotGflop = 2e-9 * kAmxRows * kAmxRows * kAmxDepth;
+constexpr double kDotGflop = 1e-9 * kDotFlop;
 constexpr int64_t kProbeSteps = 2000;
-
-struct Nothing {
-  void step() {}
-  void stored() {}
-};
-
-// kProbeSteps times four dot products on registers.
-void run_dots() {
-  const TileScope<AmxTiles> scope;
-  for (int64_t i = 0; i < kProbeSteps; ++i) {
-    AmxTiles::multiply_add<0, 4, 6>();
-    AmxTiles::multiply_add<1, 4, 7>();
-    AmxTiles::multiply_add<2, 5, 6>();
-    AmxTiles::multiply_add<3, 5, 7>();
-  }
-}
-
-// As many with four loads for each four, of tiles that stay in the first cache.
-void run_from_l1() {
-  alignas(64) static std::byte tiles[4 * kAmxTileBytes];
-  alignas(64) static float sums[4 * kAmxRows * kAmxRows];
-  const TileScope<AmxTiles> scope;
-  Nothing nothing;
-  TileBlock block;
-  block.a = tiles;
-  block.a_tile = kAmxTileBytes;
-  block.b = tiles + 2 * kAmxTileBytes;
-  block.b_tile = kAmxTileBytes;
-  block.a_step = block.b_step = 0;
-  block.steps = kProbeSteps;
-  block.sums = {.c = sums, .c_stride = 2 * kAmxRowBytes, .c_tile = kAmxRows * 2 * kAmxRowBytes};
-  TileBlocks<AmxTiles> blocks;
-  blocks.multiply(block, 2, 2, nothing);
-  blocks.finish();
-}
 
 // No tile instructions: kLines says whether the memory of tiles is read and written all the same.
 template <bool kLines>
@@ -156,8 +121,8 @@ void run(int rounds) {
   for (const Shape& shape : kShapes) matrices.emplace_back(shape);
   std::vector<Candidate> candidates;
   if (has_amx()) {
-    candidates.push_back({"amx, dot products alone", 4 * kProbeSteps * kDotGflop, run_dots});
-    candidates.push_back({"amx, L1 rate", 4 * kProbeSteps * kDotGflop, run_from_l1});
+    candidates.push_back({"amx, dot products alone", 4 * kProbeSteps * kDotGflop, [] { amx_dots(kProbeSteps); }});
+    candidates.push_back({"amx, L1 rate", 4 * kProbeSteps * kDotGflop, [] { amx_from_first_cache(kProbeSteps); }});
   } else {
     fmt::print("amx: {}\n", amx_state_text(amx_state()));
   }

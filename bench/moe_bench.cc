@@ -38,6 +38,7 @@
 #include "comm/world.h"
 #include "moe/dispatcher.h"
 #include "moe/expert_mlp.h"
+#include "ops/rank_memory.h"
 #include "roofline.h"
 
 namespace expertmesh {
@@ -273,6 +274,7 @@ class Bench {
 };
 
 void bench(const Sizes& sizes, comm::World& world) {
+  const ops::RankMemory memory;  // as in training
   at::set_num_threads(sizes.threads);
   Bench all(sizes, world);
   if (sizes.turns) {

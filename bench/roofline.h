@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this machine can do at most with the caller's intra-op threads: bf16 products whose operands come from the first
-// cache, and reading and writing memory past the caches. Each takes some milliseconds, and is told by the threads' own
+// cache (on AMX where it has that), and reading and writing memory past the caches. Each takes some milliseconds, and is told by the threads' own
 // clocks, so that other programs of a busy machine count little.
 #pragma once
 
@@ -17,6 +17,8 @@
 #include <numeric>
 #include <vector>
 
+#include "amx_probe.h"
+
 namespace expertmesh {
 
 class Roofline {
@@ -29,6 +31,10 @@ class Roofline {
 
   // Sums of products of bf16 pairs, in GFLOP/s of all threads.
   double gflops() const {
+    if (ops::cpu::has_amx()) {
+      const double seconds = on_all_threads([](int64_t /*part*/) { amx_from_first_cache(kAmxSteps); });
+      return 1e-9 * 4 * kDotFlop * static_cast<double>(kAmxSteps) * threads() / seconds;
+    }
     const double seconds = on_all_threads([](int64_t /*part*/) {
       if (__builtin_cpu_supports("avx512bf16")) {
         dots_avx512();
@@ -63,7 +69,8 @@ class Roofline {
  private:
   static constexpr size_t kBytes = size_t{256} << 20;
   static constexpr int64_t kLine = 8;         // words
-  static constexpr int64_t kDots = 24000000;  // of 16 pairs, a thread
+  static constexpr int64_t kDots = 24000000;   // of 16 pairs, a thread
+  static constexpr int64_t kAmxSteps = 400000;  // of four products of tiles, a thread
 
   static int threads() { return at::get_num_threads(); }
   static size_t part_bytes() { return kBytes / static_cast<size_t>(threads()) / 64 * 64; }

@@ -300,13 +300,14 @@ EXPERTMESH_INLINE void multiply_on_tiles(const ExpertProduct& product) {
   AmxBackground<Engine> background(product.pack, num_blocks * (product.depth / kAmxDepth));
   TileBlocks<Engine> blocks;
   const TileScope<Engine> scope;
-  const int64_t strip = amx_strip_columns(product.depth), rows = std::min(product.rows, kAmxSide);
+  const int64_t strip = amx_strip_columns(product.depth);
   for (int64_t column = 0; column < product.columns; column += strip) {
     const int64_t columns = std::min(product.columns - column, strip);
     if (product.depth % kAmxDepth != 0) {
       copy_tails(product.b + column * pairs, product.depth, columns, scratch->b_tails[0].bytes);
     }
     for (int64_t row = 0; row < product.rows; row += kAmxSide) {
+      const int64_t rows = std::min(product.rows, product.rows - row > kAmxRows ? kAmxSide : kAmxRows);
       multiply_panel(product, std::min(row, product.rows - rows), rows, column, columns, *scratch, blocks, background);
     }
   }
