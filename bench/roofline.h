@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this machine can do at most with the caller's intra-op threads: bf16 products whose operands come from the first
-// cache (on AMX where it has that), and reading and writing memory past the caches. Each takes some milliseconds, and is told by the threads' own
-// clocks, so that other programs of a busy machine count little.
+// cache (on AMX where it has that), and reading and writing memory past the caches. Each takes some milliseconds, and
+// is told by the threads' own clocks, so that other programs of a busy machine count little.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -68,8 +68,8 @@ class Roofline {
 
  private:
   static constexpr size_t kBytes = size_t{256} << 20;
-  static constexpr int64_t kLine = 8;         // words
-  static constexpr int64_t kDots = 24000000;   // of 16 pairs, a thread
+  static constexpr int64_t kLine = 8;           // words
+  static constexpr int64_t kDots = 24000000;    // of 16 pairs, a thread
   static constexpr int64_t kAmxSteps = 400000;  // of four products of tiles, a thread
 
   static int threads() { return at::get_num_threads(); }

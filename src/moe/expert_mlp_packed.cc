@@ -128,6 +128,7 @@ class BackwardWorker {
                                  .rows = rows,
                                  .columns = width,
                                  .depth = hidden,
+                                 .is_read_late = false,
                                  .scratch = ops::mutable_raw<Bf16>(scratch_)});
     act(task, first, rows);
     if (!in_.needs.x) return;
@@ -138,6 +139,7 @@ class BackwardWorker {
                                  .rows = rows,
                                  .columns = hidden,
                                  .depth = 2 * width,
+                                 .is_read_late = static_cast<int64_t>(grads_.x_RH.nbytes()) > kCacheBytes,
                                  .scratch = ops::mutable_raw<Bf16>(scratch_)});
   }
 

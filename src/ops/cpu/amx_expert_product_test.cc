@@ -154,8 +154,8 @@ TEST_P(AmxExpertProduct, EverySize) {
 
 // More columns than meet a panel at a time, of any depth.
 TEST_P(AmxExpertProduct, StripsAndPanels) {
-  for (const Sizes& sizes : {Sizes{35, 2 * kAmxStripColumns + 21, 40}, Sizes{33, 150, 8192},
-                             Sizes{47, 70, 2049}, Sizes{3, 20, 4500}}) {
+  for (const Sizes& sizes :
+       {Sizes{35, 2 * kAmxStripColumns + 21, 40}, Sizes{33, 150, 8192}, Sizes{47, 70, 2049}, Sizes{3, 20, 4500}}) {
     const Case tested(sizes, Edge::kEnd);
     multiply(tested.product());
     tested.expect_product();

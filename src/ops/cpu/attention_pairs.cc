@@ -170,7 +170,8 @@ EXPERTMESH_BF16_TARGET bool soften(const ForwardScratch& s, const Meeting& meeti
     const __m512 maximum = _mm512_max_ps(most[0], most[1]);
     __m512 sum = _mm512_setzero_ps();
     for (int64_t r = 0; r < meeting.keys; r += 2) {
-      const __m512 low = exp_of_negative(_mm512_sub_ps(score_at<kSeesAll>(s.scores, meeting, r, column, scales), maximum));
+      const __m512 low =
+          exp_of_negative(_mm512_sub_ps(score_at<kSeesAll>(s.scores, meeting, r, column, scales), maximum));
       __m512 high = _mm512_setzero_ps();
       if (r + 1 < meeting.keys) {
         high = exp_of_negative(_mm512_sub_ps(score_at<kSeesAll>(s.scores, meeting, r + 1, column, scales), maximum));
@@ -233,7 +234,8 @@ EXPERTMESH_BF16_TARGET void soften_gradient(const BackwardScratch& s, const Meet
       __m256i rounded[2] = {};
       for (int64_t i = 0; i < 2 && r + i < meeting.keys; ++i) {
         const int64_t at = (r + i) * kQueries + column;
-        const __m512 p = exp_of_negative(_mm512_sub_ps(score_at<kSeesAll>(s.scores, meeting, r + i, column, scales), logsumexp));
+        const __m512 p =
+            exp_of_negative(_mm512_sub_ps(score_at<kSeesAll>(s.scores, meeting, r + i, column, scales), logsumexp));
         const __m512 ds =
             _mm512_mul_ps(_mm512_mul_ps(p, scales), _mm512_sub_ps(_mm512_loadu_ps(s.grad_scores + at), delta));
         rounded[i] = round_to_bf16(ds);

@@ -200,7 +200,7 @@ void expert_input_grad(const ExpertInputGrad& product) {
                       .rows = product.rows,
                       .columns = std::min(kStripColumns, product.columns - column),
                       .depth = depth,
-                      .is_read_late = false,
+                      .is_read_late = product.is_read_late,
                       .pack = next < product.columns ? PackedNext{.rows = product.weights + next,
                                                                   .stride = stride,
                                                                   .columns = std::min(kStripColumns, stride - next),
@@ -209,6 +209,7 @@ void expert_input_grad(const ExpertInputGrad& product) {
                                                      : PackedNext{}});
     std::swap(packed, packed_next);
   }
+  if (product.is_read_late) _mm_sfence();
 }
 
 int64_t expert_weight_grad_scratch(int64_t m, int64_t n, int64_t rows) {

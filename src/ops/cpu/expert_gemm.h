@@ -41,6 +41,7 @@ struct ExpertInputGrad {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t depth = 0;
+  bool is_read_late = false;  // c is part of something larger than the caches
   Bf16* scratch = nullptr;
 };
 void expert_input_grad(const ExpertInputGrad& product);

@@ -252,7 +252,8 @@ TEST_P(ExpertGemm, PiecesGiveTheSameBits) {
   const auto run = [&](const std::vector<int64_t>& pieces) {
     std::vector<Bf16> gate_up(static_cast<size_t>(rows * 2 * width)), result(static_cast<size_t>(rows * hidden)),
         grads(static_cast<size_t>(rows * width));
-    Scratch scratch(std::max(expert_forward_scratch(hidden, width, rows), expert_input_grad_scratch(width, hidden, rows)));
+    Scratch scratch(
+        std::max(expert_forward_scratch(hidden, width, rows), expert_input_grad_scratch(width, hidden, rows)));
     int64_t first = 0;
     for (const int64_t count : pieces) {
       expert_forward({.hidden = hidden,

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "ops/cpu/amx.h"
 #include "ops/cpu/vec.h"
 
 namespace expertmesh::ops::cpu {
@@ -16,14 +17,16 @@ struct IsaLevel {
   bool operator==(const IsaLevel&) const = default;
 };
 
-constexpr IsaLevel kIsaLevels[] = {{"X86", {Isa::kBaseline, false}},
-                                   {"Avx2", {Isa::kAvx2, false}},
-                                   {"Avx512", {Isa::kAvx512, false}},
-                                   {"Avx512Bf16", {Isa::kAvx512, true}}};
+constexpr IsaLevel kIsaLevels[] = {{"X86", {Isa::kBaseline}},
+                                   {"Avx2", {Isa::kAvx2}},
+                                   {"Avx512", {Isa::kAvx512}},
+                                   {"Avx512Bf16", {Isa::kAvx512, true}},
+                                   {"Amx", {Isa::kAvx512, true, true}}};
 
 inline bool processor_has(const IsaLevel& level) {
   const InstructionSets own = processor_sets();
-  return level.sets.isa <= own.isa && (!level.sets.has_bf16_dots || own.has_bf16_dots);
+  return level.sets.isa <= own.isa && (!level.sets.has_bf16_dots || own.has_bf16_dots) &&
+         (!level.sets.may_use_tiles || has_amx());
 }
 
 // As long as it lives.

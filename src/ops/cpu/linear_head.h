@@ -59,7 +59,7 @@ void head_log_sums(const HeadChunk& chunk, int64_t begin, int64_t end, double* l
 // Memory for a band of ids, from the border of a group on: what dX reads, made by head_gradients.
 struct HeadBand {
   int64_t first = 0;
-  int64_t size = 0;             // whole groups
+  int64_t size = 0;  // whole groups
   // G: the pair p of ids of token t is gradients[t * token_stride + p * step], and one of the two is 1. Null: dX is not
   // wanted.
   BfPair* gradients = nullptr;

@@ -154,7 +154,7 @@ void multiply_in_strips(const PairProduct& product) {
 
 bool has_pair_products() { return has_bf16_dots(); }
 
-bool multiplies_on_tiles() { return has_amx(); }
+bool multiplies_on_tiles() { return instruction_sets().load(std::memory_order_relaxed).may_use_tiles && has_amx(); }
 
 void multiply_pairs(const PairProduct& product) {
   if (multiplies_on_tiles()) {

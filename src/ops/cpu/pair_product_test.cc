@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/dtype.h"
+#include "ops/cpu/isa_testing.h"
 #include "ops/cpu/tile_product.h"
 
 namespace expertmesh::ops::cpu {
@@ -29,15 +31,26 @@ std::vector<Bf16> random_matrix(int64_t rows, int64_t columns, uint64_t seed) {
   return matrix;
 }
 
-class PairProducts : public testing::Test {
+class PairProducts : public testing::TestWithParam<IsaLevel> {
  protected:
   void SetUp() override {
-    if (!has_pair_products()) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
+    if (!processor_has(GetParam())) GTEST_SKIP() << "this CPU has no " << GetParam().name;
+    use_.emplace(GetParam());
+    ASSERT_TRUE(has_pair_products());
+    ASSERT_EQ(multiplies_on_tiles(), GetParam().sets.may_use_tiles);
   }
+
+ private:
+  std::optional<UseIsa> use_;
 };
 
+INSTANTIATE_TEST_SUITE_P(Kernels, PairProducts,
+                         testing::Values(IsaLevel{"Avx512Bf16", {Isa::kAvx512, true}},
+                                         IsaLevel{"Amx", {Isa::kAvx512, true, true}}),
+                         [](const auto& tested) { return tested.param.name; });
+
 // C = A B from A's rows, and from two of its rows side by side; B from its rows, and from those of its transpose.
-TEST_F(PairProducts, EverySize) {
+TEST_P(PairProducts, EverySize) {
   for (const int64_t rows : {1, 5, 6, 7, 13, 37}) {
     for (const int64_t columns : {1, 16, 17, 60, 64, 65, 130}) {
       for (const int64_t depth : {1, 2, 7, 60, 66, 300}) {
@@ -103,7 +116,7 @@ TEST_F(PairProducts, EverySize) {
   }
 }
 
-TEST_F(PairProducts, NoRowsAndNoDepth) {
+TEST_P(PairProducts, NoRowsAndNoDepth) {
   std::vector<float> c(16, kNan);
   const std::vector<uint32_t> b(16, 0);
   multiply_pairs(

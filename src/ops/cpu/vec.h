@@ -166,14 +166,18 @@ enum class Isa { kBaseline, kAvx2, kAvx512 };
 struct InstructionSets {
   Isa isa = Isa::kBaseline;
   bool has_bf16_dots = false;  // AVX-512 BF16
+  bool may_use_tiles = false;  // AMX, where amx.h finds it
+
+  bool operator==(const InstructionSets&) const = default;
 };
 
 inline InstructionSets processor_sets() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {
-    return {Isa::kAvx512, __builtin_cpu_supports("avx512bf16") != 0};
+    const bool has_bf16_dots = __builtin_cpu_supports("avx512bf16") != 0;
+    return {Isa::kAvx512, has_bf16_dots, has_bf16_dots};
   }
-  return {__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Isa::kAvx2 : Isa::kBaseline, false};
+  return {__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Isa::kAvx2 : Isa::kBaseline};
 }
 
 // What kernels run with: the processor's best, unless a test asks for less.
@@ -189,7 +193,8 @@ inline bool has_bf16_dots() { return instruction_sets().load(std::memory_order_r
 inline void TEST_use_instruction_sets(InstructionSets wanted) {
   const InstructionSets own = processor_sets();
   const Isa isa = wanted.isa < own.isa ? wanted.isa : own.isa;
-  instruction_sets().store({isa, isa == Isa::kAvx512 && own.has_bf16_dots && wanted.has_bf16_dots});
+  const bool has_bf16_dots = isa == Isa::kAvx512 && own.has_bf16_dots && wanted.has_bf16_dots;
+  instruction_sets().store({isa, has_bf16_dots, has_bf16_dots && wanted.may_use_tiles});
 }
 
 // Defines the exported function `name` with `parameters`, which runs `body` (an inline function) with `arguments`,
