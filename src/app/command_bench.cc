@@ -27,7 +27,7 @@ namespace expertmesh::app {
 namespace {
 
 constexpr std::string_view kDefaultPreset = "qwen3-moe-bench";
-constexpr double kAutoSeconds = 1;  // as a run measures
+constexpr double kAutoSeconds = 1.5;  // as a run measures
 
 // As they were typed.
 struct BenchArguments {
@@ -274,7 +274,9 @@ void run_world(const Bench& bench, comm::World& world, const std::function<void(
   const std::shared_ptr<comm::Group> free_ep = bench.bytes_per_second > 0 ? make_ep(bench, world, 0) : nullptr;
   std::vector<moe::ContenderTime> auto_times;
   if (bench.asks_auto) {
-    auto_times = moe::measure_dispatchers(bench.layer, bench.contenders, *ep, world.all(), kAutoSeconds);
+    auto_times =
+        moe::measure_dispatchers(bench.layer, moe::distinct(bench.contenders, bench.layer, bench.shares_memory()), *ep,
+                                 world.all(), kAutoSeconds);
   }
   for (const moe::WorkloadInfo& workload : bench.workloads) {
     const moe::WorkloadShape shape{.workload = workload.workload,

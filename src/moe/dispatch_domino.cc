@@ -14,15 +14,13 @@
 namespace expertmesh::moe {
 namespace {
 
-constexpr int64_t kMinSliceTokens = 1024;
-
 std::atomic<int64_t> g_forced_slice_tokens{0};
 
 // Once in a process: it is the same in each layer and step.
 void tell_one_slice() {
   static std::once_flag told;
   std::call_once(told, [] {
-    base::log_info("domino: fewer than {} tokens on every rank stay in one slice", 2 * kMinSliceTokens);
+    base::log_info("domino: fewer than {} tokens on every rank stay in one slice", 2 * kMinDominoSliceTokens);
   });
 }
 
@@ -30,7 +28,7 @@ ChunkRule slices() {
   const int64_t forced = g_forced_slice_tokens.load(std::memory_order_relaxed);
   return {.cut = ChunkCut::kSlices,
           .slices = 4,
-          .min_slice_tokens = forced > 0 ? forced : kMinSliceTokens,
+          .min_slice_tokens = forced > 0 ? forced : kMinDominoSliceTokens,
           .tell_whole = tell_one_slice};
 }
 

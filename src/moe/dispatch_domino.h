@@ -2,11 +2,15 @@
 // Factory of the `domino` dispatcher, for the table in dispatchers.cc.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "moe/dispatcher.h"
 
 namespace expertmesh::moe {
+
+// Slices have as many tokens: with fewer on every rank than two of them, all stay in one, and domino is fused.
+constexpr int64_t kMinDominoSliceTokens = 1024;
 
 std::unique_ptr<Dispatcher> make_domino_dispatcher(const DispatcherOptions& options);
 

@@ -9,12 +9,14 @@
 #include <memory>
 
 #include "base/median.h"
+#include "moe/dispatch_domino.h"
+#include "moe/dispatch_mc2.h"
 #include "moe/workload.h"
 
 namespace expertmesh::moe {
 namespace {
 
-constexpr int kMaxRounds = 50;
+constexpr int kMinRounds = 3, kMaxRounds = 50;
 
 }  // namespace
 
@@ -27,6 +29,15 @@ std::vector<Contender> contenders(std::optional<bool> dedup, bool shares_memory)
     if (!dedup && row.name == "fused") result.push_back({row.name, {.dedup = false}});
   }
   return result;
+}
+
+std::vector<Contender> distinct(std::vector<Contender> contenders, const LayerShape& shape, bool shares_memory) {
+  const bool one_slice = shape.tokens < 2 * kMinDominoSliceTokens;
+  const bool one_piece = !shares_memory && shape.tokens * shape.top_k < kMinMc2PieceRows * shape.experts;
+  std::erase_if(contenders, [&](const Contender& contender) {
+    return (one_slice && contender.name == "domino") || (one_piece && contender.name == "mc2");
+  });
+  return contenders;
 }
 
 std::vector<ContenderTime> measure_dispatchers(const LayerShape& shape, const std::vector<Contender>& contenders,
@@ -50,10 +61,15 @@ std::vector<ContenderTime> measure_dispatchers(const LayerShape& shape, const st
     }
     const double spent = std::chrono::duration<double>(Clock::now() - start).count();
     const bool is_over = all.all_reduce_double(spent, comm::ReduceOp::kMax, "auto time") >= seconds;
-    if (is_over && round >= 0) break;
+    if (is_over && round + 1 >= kMinRounds) break;
   }
   std::vector<ContenderTime> result;
-  for (size_t i = 0; i < contenders.size(); ++i) result.push_back({contenders[i], base::median(times[i]) * 1e3});
+  const double first = base::median(times.front());
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    std::vector<double> quotients = times[i];
+    for (size_t round = 0; round < quotients.size(); ++round) quotients[round] /= times.front()[round];
+    result.push_back({contenders[i], first * base::median(quotients) * 1e3});
+  }
   return result;
 }
 

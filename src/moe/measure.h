@@ -26,13 +26,19 @@ struct Contender {
 // Every dispatcher of the table, with dedup as said where it has an effect; left open, `fused` without it as well.
 std::vector<Contender> contenders(std::optional<bool> dedup, bool shares_memory);
 
+// Without those that are `fused` on these shapes: `domino` where all tokens stay in one slice, `mc2` apart where an
+// exchange stays in one piece. Between them nothing but noise could choose.
+std::vector<Contender> distinct(std::vector<Contender> contenders, const LayerShape& shape, bool shares_memory);
+
 struct ContenderTime {
   Contender contender;
-  double milliseconds = 0;  // median over rounds of the slowest rank
+  // Of the slowest rank: median over rounds of what it is of the first contender in the same round, times the first
+  // one's median. What slows down a minute slows down all.
+  double milliseconds = 0;
 };
 
 // In the order of the contenders; equal on all ranks. Rounds are interleaved until `seconds` are over; one warms up,
-// one at least is measured. Collective over ep and all, which has the ranks of every ep group.
+// three at least are measured. Collective over ep and all, which has the ranks of every ep group.
 std::vector<ContenderTime> measure_dispatchers(const LayerShape& shape, const std::vector<Contender>& contenders,
                                                comm::Group& ep, comm::Group& all, double seconds);
 

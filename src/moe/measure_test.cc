@@ -38,6 +38,20 @@ TEST(Measure, TheFirstOfThoseThatAreAsFast) {
   EXPECT_EQ(times_text({{{"a"}, 3.0}, {{"a", {.dedup = false}}, 2.125}}), "a 3.00 ms, a-no-dedup 2.12 ms");
 }
 
+TEST(Measure, WhatRunsAsFusedIsNotMeasured) {
+  const auto labels = [](int64_t tokens, bool shares_memory) {
+    std::vector<std::string> result;
+    const LayerShape shape{.tokens = tokens, .hidden = 16, .width = 8, .experts = 16, .top_k = 4};
+    for (const Contender& contender : distinct(contenders(true, shares_memory), shape, shares_memory)) {
+      result.push_back(contender.label());
+    }
+    return result;
+  };
+  EXPECT_THAT(labels(2047, true), testing::ElementsAre("eager", "fused", "mc2"));
+  EXPECT_THAT(labels(2047, false), testing::ElementsAre("eager", "fused"));
+  EXPECT_THAT(labels(2048, false), testing::ElementsAre("eager", "fused", "mc2", "domino"));
+}
+
 TEST(Measure, FusedRunsTwiceWhereDedupIsOpen) {
   const auto labels = [](std::optional<bool> dedup, bool shares_memory) {
     std::vector<std::string> result;

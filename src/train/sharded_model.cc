@@ -67,7 +67,7 @@ void ShardedModel::choose_runtime(const ShardingOptions& options) {
 }
 
 moe::Contender ShardedModel::choose_dispatcher(const ShardingOptions& options) {
-  constexpr double kSeconds = 1;
+  constexpr double kSeconds = 1.5;
   constexpr int64_t kMostTokens = 8192;  // what more of them cost goes up in step for all
   const config::Dispatcher asked = options.dist.ep_dispatcher;
   const std::optional<bool> dedup = options.dist.ep_dedup == config::Dedup::kAuto
@@ -87,14 +87,15 @@ moe::Contender ShardedModel::choose_dispatcher(const ShardingOptions& options) {
   }
   const model::Model::Sizes sizes = model_->sizes();
   if (runtime_.ep->size() == 1 || sizes.moe_layers == 0) return {"eager"};  // nothing is exchanged
+  const moe::LayerShape shape{.tokens = std::min(options.micro_batch_tokens, kMostTokens),
+                              .hidden = sizes.hidden,
+                              .width = sizes.moe_intermediate,
+                              .experts = sizes.experts,
+                              .top_k = sizes.experts_per_token,
+                              .dtype = options.bf16 ? at::kBFloat16 : at::kFloat};
   const std::vector<moe::ContenderTime> times =
-      moe::measure_dispatchers({.tokens = std::min(options.micro_batch_tokens, kMostTokens),
-                                .hidden = sizes.hidden,
-                                .width = sizes.moe_intermediate,
-                                .experts = sizes.experts,
-                                .top_k = sizes.experts_per_token,
-                                .dtype = options.bf16 ? at::kBFloat16 : at::kFloat},
-                               moe::contenders(dedup, shares_memory), *runtime_.ep, meshes_->world(), kSeconds);
+      moe::measure_dispatchers(shape, moe::distinct(moe::contenders(dedup, shares_memory), shape, shares_memory),
+                               *runtime_.ep, meshes_->world(), kSeconds);
   const moe::Contender chosen = moe::fastest(times);
   if (meshes_->world().rank() == 0) {
     base::log_info("ep_dispatcher auto: {}; a layer forward and backward: {}", chosen.label(), moe::times_text(times));
