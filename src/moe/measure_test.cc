@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "moe/dispatch_domino.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -47,9 +48,10 @@ TEST(Measure, WhatRunsAsFusedIsNotMeasured) {
     }
     return result;
   };
-  EXPECT_THAT(labels(2047, true), testing::ElementsAre("eager", "fused", "mc2"));
+  EXPECT_THAT(labels(2 * kMinDominoSliceTokens - 1, true), testing::ElementsAre("eager", "fused", "mc2"));
   EXPECT_THAT(labels(2047, false), testing::ElementsAre("eager", "fused"));
-  EXPECT_THAT(labels(2048, false), testing::ElementsAre("eager", "fused", "mc2", "domino"));
+  EXPECT_THAT(labels(2048, false), testing::ElementsAre("eager", "fused", "mc2"));
+  EXPECT_THAT(labels(2 * kMinDominoSliceTokens, false), testing::ElementsAre("eager", "fused", "mc2", "domino"));
 }
 
 TEST(Measure, FusedRunsTwiceWhereDedupIsOpen) {
