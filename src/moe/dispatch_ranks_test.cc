@@ -347,10 +347,10 @@ TEST(Domino, CutsManyTokensOnly) {
     return of_ranks;
   };
   EXPECT_EQ(slices(40), (std::vector<size_t>{1, 1}));
-  EXPECT_EQ(slices(2047), (std::vector<size_t>{1, 1}));
-  EXPECT_EQ(slices(2048), (std::vector<size_t>{2, 2}));
-  EXPECT_EQ(slices(4095), (std::vector<size_t>{2, 2}));
-  EXPECT_EQ(slices(4096), (std::vector<size_t>{4, 4}));
+  EXPECT_EQ(slices(2 * kMinDominoSliceTokens - 1), (std::vector<size_t>{1, 1}));
+  EXPECT_EQ(slices(2 * kMinDominoSliceTokens), (std::vector<size_t>{2, 2}));
+  EXPECT_EQ(slices(4 * kMinDominoSliceTokens - 1), (std::vector<size_t>{2, 2}));
+  EXPECT_EQ(slices(4 * kMinDominoSliceTokens), (std::vector<size_t>{4, 4}));
 }
 
 // How often rows of tokens are exchanged in a forward of three ranks; an expert gets a ninth of the tokens from each.
