@@ -13,6 +13,7 @@
 #include "moe/dispatcher.h"
 #include "ops/cpu/amx.h"
 #include "ops/cpu/expert_kernels.h"
+#include "ops/cpu/pair_product.h"
 #include "ops/operators.h"
 
 namespace expertmesh::app {
@@ -70,6 +71,10 @@ void list_expert_products() {
   }
   rows.push_back({"library", is_chosen ? "chosen" : "for fp32"});
   print_rows(rows);
+  if (ops::cpu::has_pair_products()) {
+    fmt::print("\nAttention and the head with its loss multiply bf16 on {}.\n",
+               ops::cpu::multiplies_on_tiles() ? "amx" : "avx512");
+  }
 }
 
 void list_kernels() {
