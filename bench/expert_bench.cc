@@ -76,6 +76,7 @@ struct Worker {
 class Bench {
  public:
   explicit Bench(const Sizes& sizes) : s_(sizes) {
+    workers_.reserve(static_cast<size_t>(s_.threads));
     for (int i = 0; i < s_.threads; ++i) workers_.push_back(std::make_unique<Worker>(s_));
     // Tokens as a router spreads them: eight choices each.
     uint32_t state = 7;
@@ -189,6 +190,7 @@ class Bench {
     std::atomic<int64_t> next{0};
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::thread> threads;
+    threads.reserve(workers_.size());
     for (const auto& worker : workers_) {
       threads.emplace_back([&] {
         for (int64_t e = next++; e < s_.experts; e = next++) part.run(e, *worker);

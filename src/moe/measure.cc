@@ -48,6 +48,7 @@ std::vector<ContenderTime> measure_dispatchers(const LayerShape& shape, const st
       .ranks = ep.size(), .tokens = shape.tokens, .experts = shape.experts, .top_k = shape.top_k};
   const SampleLayer layer(shape, ep);
   std::vector<std::unique_ptr<Dispatcher>> dispatchers;
+  dispatchers.reserve(contenders.size());
   for (const Contender& contender : contenders) {
     dispatchers.push_back(make_dispatcher(contender.name, contender.options));
   }

@@ -6,6 +6,7 @@
 
 #include <cfloat>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "base/check.h"
@@ -86,7 +87,7 @@ class TileFile {
 
   EXPERTMESH_INLINE float bf16(int tile, int row, int column) const {
     uint16_t half;
-    std::memcpy(&half, data_[tile][row] + 2 * column, sizeof half);
+    std::memcpy(&half, data_[tile][row] + ptrdiff_t{2} * column, sizeof half);
     const uint32_t bits = static_cast<uint32_t>(half) << 16;
     float x;
     std::memcpy(&x, &bits, sizeof x);
@@ -107,9 +108,9 @@ class TileFile {
       }
       for (int n = 0; n < columns; ++n) {
         float to;
-        std::memcpy(&to, data_[c][m] + 4 * n, sizeof to);
+        std::memcpy(&to, data_[c][m] + ptrdiff_t{4} * n, sizeof to);
         to = flushed(flushed(to) + flushed(sums[n][0] + sums[n][1]));
-        std::memcpy(data_[c][m] + 4 * n, &to, sizeof to);
+        std::memcpy(data_[c][m] + ptrdiff_t{4} * n, &to, sizeof to);
       }
     }
   }

@@ -34,7 +34,7 @@ class Blocks : public testing::TestWithParam<bool> {
   // After a block of another shape and before one of the same.
   template <typename Engine>
   static void run(const TileBlock& block, int64_t row_tiles, int64_t column_tiles, Counter& counter) {
-    std::vector<float> other(32 * 32);
+    std::vector<float> other(1024);
     TileBlock before = block, behind = block;
     before.sums = behind.sums = {.c = other.data(), .c_stride = 128, .c_tile = 2048};
     Counter ignored;
@@ -63,7 +63,7 @@ TEST_P(Blocks, EveryShapeWithStridesAndTails) {
   fill(a, 1);
   fill(b, 2);
   // Steps past the whole ones, as tiles of their own.
-  std::vector<uint16_t> a_tail(2 * 512), b_tail(2 * 512);
+  std::vector<uint16_t> a_tail(1024), b_tail(1024);
   fill(a_tail, 3);
   fill(b_tail, 4);
   const auto value = [](uint16_t bits) { return base::bf16_to_float(bits); };

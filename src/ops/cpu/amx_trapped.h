@@ -15,6 +15,7 @@
 
 namespace expertmesh::ops::cpu {
 
+// NOLINTBEGIN(performance-no-int-to-ptr): registers hold addresses
 // One tile instruction: VEX prefix of three bytes, opcode, operands. What else may stand there is not one.
 class TileInstruction {
  public:
@@ -66,7 +67,7 @@ class TileInstruction {
     }
     int32_t displacement = 0;
     if (mode_ == 1) {
-      displacement = static_cast<int8_t>(*next++);
+      displacement = static_cast<int8_t>(*next++);  // NOLINT(bugprone-signed-char-misuse): it has a sign
     } else if (mode_ == 2 || !has_base) {
       std::memcpy(&displacement, next, sizeof displacement);
       next += sizeof displacement;
@@ -99,6 +100,8 @@ class TileInstruction {
   int opcode_, mode_, reg_, rm_, length_;
   int64_t address_ = 0, stride_ = 0;
 };
+
+// NOLINTEND(performance-no-int-to-ptr)
 
 class TrappedTiles {
  public:

@@ -57,7 +57,7 @@ EXPERTMESH_BF16_TARGET void multiply_strip(const PairProduct& product, int64_t r
         if (product.adds_to_memory) {
           _mm_prefetch(c + (kRows + i) * product.c_stride + j * kLanes, _MM_HINT_T0);
         } else {
-          _mm_prefetch(stream + (i * kBlocks + j) * kLine, _MM_HINT_T1);
+          _mm_prefetch(stream + int64_t{i * kBlocks + j} * kLine, _MM_HINT_T1);
         }
         run(share);
       }
