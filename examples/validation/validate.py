@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same training with one dispatcher after the other: same model, data and mesh, bf16, ranks as threads.
 
-  validate.py compare [--steps 100] [--ranks 4] [--dispatchers fused,mc2,domino]
+  validate.py compare [--steps 100] [--ranks 4] [--dispatchers fused,mc2,domino,nudged]
       The quick start's model on WordNet's definitions (scripts/quickstart.sh makes both). Each dispatcher against eager:
       correlation of the losses step by step, largest and mean difference, losses, tokens/s. Ends with 1 where a
       correlation is below --least-correlation (0.9999).
   validate.py endure [--steps 1000] [--ranks 8] [--dispatchers mc2,domino] [--rules rotating:2,burst:2/8]
       A tiny model on WordNet's text as bytes, with debug routers whose load changes from step to step: besides, memory and
       step time early and late.
+
+Among the dispatchers `nudged` is eager once more with a learning rate that is larger by 3e-7 of itself: how far apart roundings alone drive
+this training. Where it runs, the others may be twice as far from eager as it is.
 
 Common: --expertmesh PROGRAM (build/release/expertmesh), --out DIR (outputs/validation), and key=value for the runs, as
 micro_batch_size=8. A run that has its trainer_log.jsonl is read, not repeated. Standard library only.
@@ -26,12 +29,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 CACHE = os.environ.get("EXPERTMESH_CACHE") or os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "expertmesh")
 KINDS = {
-    "compare": dict(steps=100, ranks=4, dispatchers="fused,mc2,domino", rules="",
+    "compare": dict(steps=100, ranks=4, dispatchers="fused,mc2,domino,nudged", rules="",
                     init=["--preset", "qwen3-moe-quickstart", "--tokenizer", os.path.join(CACHE, "tokenizers/qwen3")]),
     "endure": dict(steps=1000, ranks=8, dispatchers="mc2,domino", rules="rotating:2,burst:2/8",
                    init=["--preset", "qwen3-moe-tiny"]),
 }
 BYTE_ROWS = 4000
+NUDGE = 1 + 3e-7
 END_OF_ROW = 256
 
 
@@ -71,20 +75,30 @@ def prepare(arguments, kind):
     return model, info
 
 
+def nudged_learning_rate(arguments, config):
+    """A key for the learning rate of the configuration and its keys, a little larger."""
+    with open(config, encoding="utf-8") as file:
+        words = [line.replace(": ", "=").split()[0] for line in file if line.startswith("learning_rate:")]
+    words += [key for key in arguments.keys if key.startswith("learning_rate=")]
+    return "learning_rate=%r" % (float(words[-1].split("=")[1]) * NUDGE)
+
+
 def train(arguments, model, info, dispatcher, rule, steps):
     """Trains unless it was done before; gives the log's records."""
+    config = os.path.join(ROOT, "examples/validation/%s.yaml" % arguments.kind)
     name = "%s-%s%s" % (arguments.kind, dispatcher, "-" + rule.replace(":", "").replace("/", "of") if rule else "")
     out = os.path.join(arguments.out, name)
     log = os.path.join(out, "trainer_log.jsonl")
     if not os.path.exists(log):
         keys = ["model=" + model, "train_dataset=" + info, "output_dir=" + out, "max_steps=%d" % steps,
-                "dist_config.ep_dispatcher=" + dispatcher, *arguments.keys]
+                "dist_config.ep_dispatcher=" + ("eager" if dispatcher == "nudged" else dispatcher), *arguments.keys]
+        if dispatcher == "nudged":
+            keys.append(nudged_learning_rate(arguments, config))
         if rule:
             keys.append("debug_router=" + rule)
         begin, used = time.monotonic(), os.times().children_user
         with open(out + ".txt", "w", encoding="utf-8") as text:
-            call([arguments.expertmesh, "sft", os.path.join(ROOT, "examples/validation/%s.yaml" % arguments.kind), *keys,
-                  "--ranks", str(arguments.ranks)], stdout=text, stderr=subprocess.STDOUT)
+            call([arguments.expertmesh, "sft", config, *keys, "--ranks", str(arguments.ranks)], stdout=text, stderr=subprocess.STDOUT)
         print("%s: %d steps in %.0f s, %.0f s of CPU time" %
               (name, steps, time.monotonic() - begin, os.times().children_user - used), flush=True)
     with open(log, encoding="utf-8") as file:
@@ -143,7 +157,7 @@ def main():
         if getattr(arguments, name) is None:
             setattr(arguments, name, kind[name])
     model, info = prepare(arguments, kind)
-    worst = 1.0
+    failures = []
     for rule in arguments.rules.split(","):
         runs = {dispatcher: train(arguments, model, info, dispatcher, rule, arguments.steps)
                 for dispatcher in ["eager", *arguments.dispatchers.split(",")]}
@@ -151,9 +165,11 @@ def main():
         print("\n%s, %d steps on %d ranks%s" % (arguments.kind, arguments.steps, arguments.ranks,
                                                 ", debug_router " + rule if rule else ""))
         print_table(rows)
-        worst = min(worst, *(float(row[1]) for row in rows))
-    if not worst >= arguments.least_correlation:
-        sys.exit("validate: a correlation of %.6f is below %g" % (worst, arguments.least_correlation))
+        correlations = {row[0]: float(row[1]) for row in rows}
+        least = min(arguments.least_correlation, 1 - 2 * (1 - correlations.pop("nudged"))) if "nudged" in correlations else arguments.least_correlation
+        failures += ["%s: a correlation of %.6f is below %g" % (name, value, least) for name, value in correlations.items() if not value >= least]
+    if failures:
+        sys.exit("validate: " + "\nvalidate: ".join(failures))
 
 
 if __name__ == "__main__":
