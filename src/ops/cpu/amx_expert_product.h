@@ -91,6 +91,7 @@ struct AmxRows {
 // past `depth` and past the last row.
 EXPERTMESH_INLINE void copy_panel(IndexedRows<const Bf16> a, int64_t rows, int64_t begin, int64_t steps, int64_t depth,
                                   AmxScratch::Tile* out) {
+  if (steps == 0) return;  // then there may be no tiles
   const int64_t padded_rows = rows > kAmxRows ? kAmxSide : kAmxRows;
   for (int64_t row = 0; row < padded_rows; ++row) {
     std::byte* to = out[row / kAmxRows * steps].bytes + row % kAmxRows * kAmxRowBytes;
