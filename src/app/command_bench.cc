@@ -27,7 +27,6 @@ namespace expertmesh::app {
 namespace {
 
 constexpr std::string_view kDefaultPreset = "qwen3-moe-bench";
-constexpr double kAutoSeconds = 1.5;  // as a run measures
 
 // As they were typed.
 struct BenchArguments {
@@ -276,7 +275,7 @@ void run_world(const Bench& bench, comm::World& world, const std::function<void(
   if (bench.asks_auto) {
     auto_times =
         moe::measure_dispatchers(bench.layer, moe::distinct(bench.contenders, bench.layer, bench.shares_memory()), *ep,
-                                 world.all(), kAutoSeconds);
+                                 world.all(), moe::kAutoSeconds);
   }
   for (const moe::WorkloadInfo& workload : bench.workloads) {
     const moe::WorkloadShape shape{.workload = workload.workload,

@@ -37,6 +37,8 @@ struct ContenderTime {
   double milliseconds = 0;
 };
 
+constexpr double kAutoSeconds = 1.5;  // that `auto` measures
+
 // In the order of the contenders; equal on all ranks. Rounds are interleaved until `seconds` are over; one warms up,
 // three at least are measured. Collective over ep and all, which has the ranks of every ep group.
 std::vector<ContenderTime> measure_dispatchers(const LayerShape& shape, const std::vector<Contender>& contenders,

@@ -67,7 +67,6 @@ void ShardedModel::choose_runtime(const ShardingOptions& options) {
 }
 
 moe::Contender ShardedModel::choose_dispatcher(const ShardingOptions& options) {
-  constexpr double kSeconds = 1.5;
   constexpr int64_t kMostTokens = 8192;  // what more of them cost goes up in step for all
   const config::Dispatcher asked = options.dist.ep_dispatcher;
   const std::optional<bool> dedup = options.dist.ep_dedup == config::Dedup::kAuto
@@ -95,7 +94,7 @@ moe::Contender ShardedModel::choose_dispatcher(const ShardingOptions& options) {
                               .dtype = options.bf16 ? at::kBFloat16 : at::kFloat};
   const std::vector<moe::ContenderTime> times =
       moe::measure_dispatchers(shape, moe::distinct(moe::contenders(dedup, shares_memory), shape, shares_memory),
-                               *runtime_.ep, meshes_->world(), kSeconds);
+                               *runtime_.ep, meshes_->world(), moe::kAutoSeconds);
   const moe::Contender chosen = moe::fastest(times);
   if (meshes_->world().rank() == 0) {
     base::log_info("ep_dispatcher auto: {}; a layer forward and backward: {}", chosen.label(), moe::times_text(times));

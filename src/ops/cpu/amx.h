@@ -87,11 +87,10 @@ struct AmxTiles {
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded) : "v"(low), "v"(high));
     return rounded;
   }
-  // To a cache line of its own, around the caches; finish_stores() before another thread may read it.
+  // To a cache line of its own, around the caches; a store fence before another thread may read it.
   [[gnu::target("avx512f")]] static void store_around(void* to, TwoRounded v) {
     asm volatile("vmovntdq %1, %0" : "=m"(*static_cast<TwoRounded*>(to)) : "v"(v));
   }
-  EXPERTMESH_INLINE static void finish_stores() { asm volatile("sfence" : : : "memory"); }
 };
 
 // Tiles of this thread are configured while it lives. One within another costs nothing: whoever runs many products

@@ -19,12 +19,9 @@
 
 namespace expertmesh::ops::cpu {
 
-constexpr int64_t kAmxSide = 2 * kAmxRows;            // rows of a panel, columns of a block
 constexpr int64_t kAmxGroup = 2 * kAmxSide;           // columns that are written together
 constexpr int64_t kAmxStripColumns = 256;             // of B that meet a panel, at most
 constexpr int64_t kAmxStripBytes = int64_t{1} << 20;  // of B: with the panels of A in the second cache
-
-constexpr int64_t amx_parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
 struct AmxScratch {
   struct alignas(64) Tile {
@@ -56,26 +53,25 @@ struct AmxRows {
     } else if (is_read_late) {
       for (; row < stop; ++row, from += kAmxGroup) {
         Bf16* to = c.row(row) + column;
-        const TwoRounded first = rounded(0), second = rounded(1);
         if (reinterpret_cast<uintptr_t>(to) % kAmxRowBytes == 0) {
+          const TwoRounded first = rounded(0), second = rounded(1);
           Engine::store_around(to, first);
           Engine::store_around(to + kAmxSide, second);
         } else {
-          std::memcpy(to, &first, sizeof first);
-          std::memcpy(to + kAmxSide, &second, sizeof second);
+          write_whole(to);
         }
       }
     } else {
-      for (; row < stop; ++row, from += kAmxGroup) {
-        Bf16* to = c.row(row) + column;
-        const TwoRounded first = rounded(0), second = rounded(1);
-        std::memcpy(to, &first, sizeof first);
-        std::memcpy(to + kAmxSide, &second, sizeof second);
-      }
+      for (; row < stop; ++row, from += kAmxGroup) write_whole(c.row(row) + column);
     }
   }
 
  private:
+  EXPERTMESH_INLINE void write_whole(Bf16* to) const {
+    const TwoRounded first = rounded(0), second = rounded(1);
+    std::memcpy(to, &first, sizeof first);
+    std::memcpy(to + kAmxSide, &second, sizeof second);
+  }
   EXPERTMESH_INLINE TwoRounded rounded(int half) const {
     return Engine::round(load(from + half * kAmxSide), load(from + half * kAmxSide + kLanes));
   }
@@ -314,7 +310,6 @@ EXPERTMESH_INLINE void multiply_on_tiles(const ExpertProduct& product) {
   }
   blocks.finish();
   background.finish();
-  if (product.is_read_late) Engine::finish_stores();
 }
 
 }  // namespace expertmesh::ops::cpu

@@ -14,7 +14,6 @@
 
 namespace expertmesh::ops::cpu {
 
-constexpr int64_t kAmxPairSide = 2 * kAmxRows;     // rows and columns of a block of C
 constexpr int64_t kAmxPairSteps = 64;              // tiles of a row of A that are copied at a time
 constexpr int64_t kAmxPairColumns = 8 * kAmxRows;  // that meet them
 
@@ -22,7 +21,7 @@ struct AmxPairScratch {
   alignas(64) BfPair a[2 * kAmxPairSteps][kAmxRows][kAmxRows];
   alignas(64) BfPair a_tails[2][kAmxRows][kAmxRows];
   alignas(64) BfPair b_tails[kAmxPairColumns / kAmxRows][kAmxRows][kAmxRows];
-  alignas(64) float c[kAmxPairSide][kAmxPairSide];
+  alignas(64) float c[kAmxSide][kAmxSide];
 };
 
 // Rows become columns.
@@ -97,7 +96,7 @@ class FetchPairs {
   // All bytes of the stream in about this many steps.
   EXPERTMESH_INLINE FetchPairs(const PairProduct& product, int64_t steps)
       : stream_(static_cast<const char*>(product.stream)), end_(stream_ + product.stream_bytes) {
-    lines_a_step_ = (product.stream_bytes / kAmxRowBytes + steps - 1) / std::max<int64_t>(steps, 1);
+    lines_a_step_ = amx_parts(product.stream_bytes / kAmxRowBytes, std::max<int64_t>(steps, 1));
   }
 
   // 32 rows of 32 columns that are added to next.
@@ -105,7 +104,7 @@ class FetchPairs {
     row_ = c;
     row_stride_ = stride;
     rows_ = rows;
-    rows_a_step_ = (rows + steps - 1) / std::max<int64_t>(steps, 1);
+    rows_a_step_ = amx_parts(rows, std::max<int64_t>(steps, 1));
   }
 
   EXPERTMESH_INLINE void step() {
@@ -131,8 +130,8 @@ template <typename Engine>
 EXPERTMESH_INLINE void multiply_pair_rows(const PairProduct& product, int64_t row, int64_t column, int64_t columns,
                                           int64_t first, int64_t count, AmxPairScratch& scratch,
                                           TileBlocks<Engine>& blocks, FetchPairs& fetch) {
-  const int64_t rows = std::min(product.rows - row, kAmxPairSide), row_tiles = (rows + kAmxRows - 1) / kAmxRows;
-  const int64_t whole = count / kAmxRows, steps = (count + kAmxRows - 1) / kAmxRows;
+  const int64_t rows = std::min(product.rows - row, kAmxSide), row_tiles = amx_parts(rows, kAmxRows);
+  const int64_t whole = count / kAmxRows, steps = amx_parts(count, kAmxRows);
   constexpr auto kPairBytes = static_cast<int64_t>(sizeof(BfPair));
   TileBlock block;
   const auto copy = [&](int64_t i, int64_t s, BfPair(&to)[kAmxRows][kAmxRows]) __attribute__((always_inline)) {
@@ -161,15 +160,15 @@ EXPERTMESH_INLINE void multiply_pair_rows(const PairProduct& product, int64_t ro
   block.b_tile = kAmxRowBytes;
   block.steps = whole;
   block.adds = product.adds || first > 0;
-  for (int64_t i = 0; i < columns; i += kAmxPairSide) {
-    const int64_t column_tiles = std::min(columns - i, kAmxPairSide) / kAmxRows;
+  for (int64_t i = 0; i < columns; i += kAmxSide) {
+    const int64_t column_tiles = std::min(columns - i, kAmxSide) / kAmxRows;
     float* c = product.c + row * product.c_stride + column + i;
     const int64_t c_bytes = product.c_stride * static_cast<int64_t>(sizeof(float));
     block.b = product.b + first * product.b_stride + column + i;
     block.b_tail = whole < steps ? scratch.b_tails[i / kAmxRows] : nullptr;
     if (product.adds_to_memory) {
       // The next columns of these rows; at their end, the first ones of the next rows.
-      const float* next = i + kAmxPairSide < columns ? c + kAmxPairSide : c - i + kAmxPairSide * product.c_stride;
+      const float* next = i + kAmxSide < columns ? c + kAmxSide : c - i + kAmxSide * product.c_stride;
       fetch.next_sums(next, product.c_stride, rows, whole);
     }
     if (rows % kAmxRows == 0) {
@@ -192,8 +191,7 @@ EXPERTMESH_INLINE void multiply_pairs_on_tiles(const PairProduct& product) {
   static thread_local const std::unique_ptr<AmxPairScratch> scratch(new AmxPairScratch);
   const TileScope<Engine> scope;
   constexpr int64_t kPairsAtOnce = kAmxPairSteps * kAmxRows;
-  const int64_t num_blocks =
-      (product.rows + kAmxPairSide - 1) / kAmxPairSide * ((product.columns + kAmxPairSide - 1) / kAmxPairSide);
+  const int64_t num_blocks = amx_parts(product.rows, kAmxSide) * amx_parts(product.columns, kAmxSide);
   FetchPairs fetch(product, num_blocks * (product.pairs / kAmxRows));
   TileBlocks<Engine> blocks;
   for (int64_t column = 0; column < product.columns; column += kAmxPairColumns) {
@@ -204,7 +202,7 @@ EXPERTMESH_INLINE void multiply_pairs_on_tiles(const PairProduct& product) {
         const BfPair* from = product.b + (first + count - left) * product.b_stride + column + i * kAmxRows;
         copy_tile(from, product.b_stride, 1, left, kAmxRows, scratch->b_tails[i]);
       }
-      for (int64_t row = 0; row < product.rows; row += kAmxPairSide) {
+      for (int64_t row = 0; row < product.rows; row += kAmxSide) {
         multiply_pair_rows(product, row, column, columns, first, count, *scratch, blocks, fetch);
       }
       blocks.finish();  // the next ones may add to them

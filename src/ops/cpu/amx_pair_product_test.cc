@@ -5,12 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include "base/dtype.h"
 #include "ops/cpu/amx_emulated.h"
-#include "ops/cpu/amx_trapped.h"
+#include "ops/cpu/each_amx_engine.h"
 #include "ops/cpu/guarded_buffer.h"
 
 namespace expertmesh::ops::cpu {
@@ -112,14 +111,8 @@ class Case {
   GuardedBuffer<float> c_;
 };
 
-class PairProductAmx : public testing::TestWithParam<bool> {
+class PairProductAmx : public EachAmxEngine {
  protected:
-  bool ships() const { return GetParam(); }
-  void SetUp() override {
-    if (!ships()) return;
-    if (!__builtin_cpu_supports("avx512bf16")) GTEST_SKIP() << "this CPU has no AVX-512 BF16";
-    if (!has_amx()) trapped_.emplace();
-  }
   void run(const Case& tested) const {
     if (ships()) {
       multiply_pairs_amx(tested.product());
@@ -129,11 +122,9 @@ class PairProductAmx : public testing::TestWithParam<bool> {
     EXPECT_FALSE(tile_file().is_configured());
     tested.expect_product();
   }
-  std::optional<TrappedTiles> trapped_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Engines, PairProductAmx, testing::Bool(),
-                         [](const auto& tested) { return tested.param ? "AsItShips" : "Emulated"; });
+INSTANTIATE_TEST_SUITE_P(Engines, PairProductAmx, testing::Bool(), PairProductAmx::name);
 
 TEST_P(PairProductAmx, EverySize) {
   for (const Lie lie : {Lie::kRows, Lie::kPairs, Lie::kApart}) {

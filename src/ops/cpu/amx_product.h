@@ -12,6 +12,10 @@
 
 namespace expertmesh::ops::cpu {
 
+constexpr int64_t kAmxSide = 2 * kAmxRows;  // rows and columns of a block, at most
+
+constexpr int64_t amx_parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
+
 // Where sums go. Strides are in bytes.
 struct TileSums {
   float* c = nullptr;  // fp32, rows of c_stride bytes

@@ -37,8 +37,10 @@ struct ExpertProduct {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t depth = 0;
-  bool is_a_far = false;      // rows of a, one behind the other, come from memory: worth fetching before they are used
-  bool is_read_late = false;  // c is larger than the caches: it may be written around them
+  bool is_a_far = false;  // rows of a, one behind the other, come from memory: worth fetching before they are used
+  // c is larger than the caches: it may be written around them. Who asks for that fences its stores, once behind all
+  // of its products.
+  bool is_read_late = false;
   PackedNext pack = {};
 };
 
