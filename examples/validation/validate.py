@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same training with one dispatcher after the other: same model, data and mesh, bf16, ranks as threads.
 
-  validate.py compare [--steps 100] [--ranks 4] [--dispatchers fused,mc2,domino,nudged]
-      The quick start's model on WordNet's definitions (scripts/quickstart.sh makes both). Each dispatcher against eager:
-      correlation of the losses step by step, largest and mean difference, losses, tokens/s. Ends with 1 where a
-      correlation is below --least-correlation (0.9999).
+  validate.py compare [--steps 100] [--ranks 4] [--dispatchers fused,mc2,domino,nudged] [--pretrain 300]
+      Fine-tunes the quick start's model on WordNet's definitions (scripts/quickstart.sh makes both) after --pretrain steps
+      of training with eager, once for all; 0 starts from random weights. Each dispatcher against eager: correlation of the
+      losses step by step, largest and mean difference, losses, tokens/s. Ends with 1 where a correlation is below
+      --least-correlation (0.9999).
   validate.py endure [--steps 1000] [--ranks 8] [--dispatchers mc2,domino] [--rules rotating:2,burst:2/8]
       A tiny model on WordNet's text as bytes, with debug routers whose load changes from step to step: besides, memory and
       step time early and late.
@@ -29,13 +30,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 CACHE = os.environ.get("EXPERTMESH_CACHE") or os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "expertmesh")
 KINDS = {
-    "compare": dict(steps=100, ranks=4, dispatchers="fused,mc2,domino,nudged", rules="",
+    "compare": dict(steps=100, ranks=4, dispatchers="fused,mc2,domino,nudged", rules="", pretrain=300,
                     init=["--preset", "qwen3-moe-quickstart", "--tokenizer", os.path.join(CACHE, "tokenizers/qwen3")]),
-    "endure": dict(steps=1000, ranks=8, dispatchers="mc2,domino", rules="rotating:2,burst:2/8",
+    "endure": dict(steps=1000, ranks=8, dispatchers="mc2,domino", rules="rotating:2,burst:2/8", pretrain=0,
                    init=["--preset", "qwen3-moe-tiny"]),
 }
 BYTE_ROWS = 4000
 NUDGE = 1 + 3e-7
+PRETRAIN_KEYS = ["learning_rate=1e-3", "seed=7"]  # other rows first than in the runs that are compared
 END_OF_ROW = 256
 
 
@@ -72,12 +74,37 @@ def prepare(arguments, kind):
     with open(info, "w", encoding="utf-8") as file:
         name, converter = ("bytes", "tokenized") if arguments.kind == "endure" else ("train", "alpaca")
         file.write("rows:\n  path: %s/%s.jsonl\n  source: local\n  converter: %s\n" % (arguments.out, name, converter))
+    if arguments.pretrain:
+        model = pretrain(arguments, model, info)
     return model, info
 
 
-def nudged_learning_rate(arguments, config):
+def pretrain(arguments, model, info):
+    """A model that knows the text a little: what is fine-tuned, as users do, is no random weights."""
+    out = os.path.join(arguments.out, "%s-pretrained-%d" % (arguments.kind, arguments.pretrain))
+    if not os.path.exists(os.path.join(out, "config.json")):
+        run_sft(arguments, out, ["model=" + model, "train_dataset=" + info, "output_dir=" + out, "max_steps=%d" % arguments.pretrain,
+                                 *PRETRAIN_KEYS])
+    return out
+
+
+def config_path(arguments):
+    return os.path.join(ROOT, "examples/validation/%s.yaml" % arguments.kind)
+
+
+def run_sft(arguments, out, keys):
+    """Trains; what it prints lies in OUT.txt."""
+    begin, used = time.monotonic(), os.times().children_user
+    with open(out + ".txt", "w", encoding="utf-8") as text:
+        call([arguments.expertmesh, "sft", config_path(arguments), *keys, "--ranks", str(arguments.ranks)], stdout=text,
+             stderr=subprocess.STDOUT)
+    print("%s: %.0f s, %.0f s of CPU time" % (os.path.basename(out), time.monotonic() - begin, os.times().children_user - used),
+          flush=True)
+
+
+def nudged_learning_rate(arguments):
     """A key for the learning rate of the configuration and its keys, a little larger."""
-    with open(config, encoding="utf-8") as file:
+    with open(config_path(arguments), encoding="utf-8") as file:
         words = [line.replace(": ", "=").split()[0] for line in file if line.startswith("learning_rate:")]
     words += [key for key in arguments.keys if key.startswith("learning_rate=")]
     return "learning_rate=%r" % (float(words[-1].split("=")[1]) * NUDGE)
@@ -85,7 +112,6 @@ def nudged_learning_rate(arguments, config):
 
 def train(arguments, model, info, dispatcher, rule, steps):
     """Trains unless it was done before; gives the log's records."""
-    config = os.path.join(ROOT, "examples/validation/%s.yaml" % arguments.kind)
     name = "%s-%s%s" % (arguments.kind, dispatcher, "-" + rule.replace(":", "").replace("/", "of") if rule else "")
     out = os.path.join(arguments.out, name)
     log = os.path.join(out, "trainer_log.jsonl")
@@ -93,14 +119,10 @@ def train(arguments, model, info, dispatcher, rule, steps):
         keys = ["model=" + model, "train_dataset=" + info, "output_dir=" + out, "max_steps=%d" % steps,
                 "dist_config.ep_dispatcher=" + ("eager" if dispatcher == "nudged" else dispatcher), *arguments.keys]
         if dispatcher == "nudged":
-            keys.append(nudged_learning_rate(arguments, config))
+            keys.append(nudged_learning_rate(arguments))
         if rule:
             keys.append("debug_router=" + rule)
-        begin, used = time.monotonic(), os.times().children_user
-        with open(out + ".txt", "w", encoding="utf-8") as text:
-            call([arguments.expertmesh, "sft", config, *keys, "--ranks", str(arguments.ranks)], stdout=text, stderr=subprocess.STDOUT)
-        print("%s: %d steps in %.0f s, %.0f s of CPU time" %
-              (name, steps, time.monotonic() - begin, os.times().children_user - used), flush=True)
+        run_sft(arguments, out, keys)
     with open(log, encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
     if len(records) != steps:
@@ -148,12 +170,13 @@ def main():
     parser.add_argument("--out", default="outputs/validation")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--ranks", type=int)
+    parser.add_argument("--pretrain", type=int)
     parser.add_argument("--dispatchers")
     parser.add_argument("--rules")
     parser.add_argument("--least-correlation", type=float, default=0.9999)
     arguments = parser.parse_intermixed_args()
     kind = KINDS[arguments.kind]
-    for name in ("steps", "ranks", "dispatchers", "rules"):
+    for name in ("steps", "ranks", "pretrain", "dispatchers", "rules"):
         if getattr(arguments, name) is None:
             setattr(arguments, name, kind[name])
     model, info = prepare(arguments, kind)

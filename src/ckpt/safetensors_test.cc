@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <chrono>
 
 #include "ckpt/convert.h"
 #include "ckpt/test_support.h"
@@ -47,10 +46,8 @@ TEST_P(HeaderCase, AsExpected) {
   const base::Json* wanted = all.find("headers/" + GetParam());
   ASSERT_NE(wanted, nullptr);
   const std::string path = test::cases_path("headers/" + GetParam());
-  const auto start = std::chrono::steady_clock::now();
   if (const base::Json* error = wanted->find("error")) {
     test::expect_case(*error, error_of([&] { read(path); }), path);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
     return;
   }
   const SafetensorsHeader header = read(path);

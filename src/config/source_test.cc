@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -113,7 +112,8 @@ TEST(Yaml, Bytes) {
 }
 
 // Each of these would take a naive reader's stack, memory or time.
-TEST(Yaml, BombsEndQuickly) {
+// The time limit of the program of tests ends a reader that needs a time, or a stack, that grows faster than the text.
+TEST(Yaml, BombsAreRefused) {
   const size_t size = 500000;
   std::vector<std::string> bombs = {std::string(size, '['),
                                     "model: " + std::string(size, '['),
@@ -136,10 +136,7 @@ TEST(Yaml, BombsEndQuickly) {
   while (flow.size() < size) flow += "a, ";
   for (std::string* text : {&dashes, &questions, &pairs, &keys, &flow}) bombs.push_back(std::move(*text));
   for (const std::string& bomb : bombs) {
-    const auto start = std::chrono::steady_clock::now();
     EXPECT_THAT(yaml_error(bomb), StartsWith("error[config")) << bomb.substr(0, 20);
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(elapsed.count(), 5.0) << bomb.substr(0, 20);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <utf8proc.h>
 
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 
 #include "data/tokenizer_testing.h"
@@ -84,14 +83,13 @@ TEST(TokenizerNormalizer, EqualsUtf8procOnMixedText) {
   }
 }
 
-// 300,000 marks in the worst order: ordering them by exchanging neighbours would take minutes.
-TEST(TokenizerNormalizer, LongRunsOfMarksAreFast) {
+// 4,000,000 marks in the worst order: ordering them by exchanging neighbours would take hours, and meet the time limit of
+// the program of tests.
+TEST(TokenizerNormalizer, LongRunsOfMarksTakeLinearTime) {
   std::string text = "a";
-  for (int i = 0; i < 150000; ++i) text += "\xcc\x81";
-  for (int i = 0; i < 150000; ++i) text += "\xcc\xa3";
-  const std::clock_t start = std::clock();
+  for (int i = 0; i < 2000000; ++i) text += "\xcc\x81";
+  for (int i = 0; i < 2000000; ++i) text += "\xcc\xa3";
   const std::string out = normalized(text);
-  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 5.0);
   EXPECT_EQ(out.substr(0, 5), "\xe1\xba\xa1\xcc\xa3");
   EXPECT_EQ(out.size(), text.size());
 }

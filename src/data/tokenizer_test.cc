@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <ctime>
 #include <map>
 
 #include "data/testing.h"
@@ -190,16 +189,15 @@ TEST(StreamDecoder, EqualsDecode) {
   }
 }
 
-// One endless word, white space or emoji: seconds for ten megabytes (a tenth of that here, against CPU time).
+// One endless word, white space or emoji: tenths of a second. A quadratic way would meet the time limit of the program of
+// tests.
 TEST(Tokenizer, EndlessTextsTakeLinearTime) {
   const Tokenizer& tokenizer = small("tokenizer");
   for (const char* unit : {"a", " ", "\n", "the", "\xf0\x9f\x91\xa9\xe2\x80\x8d", "\xcc\x81\xcc\xa3", "'", "<",
                            "<|im_en", "\xd7\xa9", "1"}) {
     std::string text;
     while (text.size() < 1000000) text += unit;
-    const std::clock_t start = std::clock();
     const Ids ids = tokenizer.encode(text);
-    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, testing::kIsSlowBuild ? 20.0 : 2.0) << unit;
     EXPECT_EQ(tokenizer.decode(ids).size(), text.size());
   }
 }

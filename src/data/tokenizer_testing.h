@@ -14,13 +14,6 @@
 
 namespace expertmesh::data::testing {
 
-// Builds whose times mean nothing.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
-constexpr bool kIsSlowBuild = true;
-#else
-constexpr bool kIsSlowBuild = false;
-#endif
-
 inline std::vector<int32_t> ids_of(const base::Json& list) {
   std::vector<int32_t> out;
   for (const base::Json& item : *list.try_array()) out.push_back(static_cast<int32_t>(item.try_int64().value()));

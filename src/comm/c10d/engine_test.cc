@@ -23,15 +23,18 @@ using ::testing::HasSubstr;
 using testing::ProcessResult;
 using testing::run_processes;
 
-WorldOptions short_options() {
+// Far above what a busy machine takes to end all ranks, far below the time-out of the ranks that would hang.
+constexpr double kSoon = 60;
+
+WorldOptions test_options() {
   WorldOptions options;
-  options.timeout = std::chrono::seconds(30);
-  options.setup_timeout = std::chrono::seconds(30);
+  options.timeout = std::chrono::seconds(300);
+  options.setup_timeout = std::chrono::seconds(300);
   return options;
 }
 
 // Joins and runs the body as the app does: the exit code and the printed line are those of the cause.
-int run_joined(const std::function<void(World&)>& body, const WorldOptions& options = short_options()) {
+int run_joined(const std::function<void(World&)>& body, const WorldOptions& options = test_options()) {
   try {
     const auto world = try_join_launcher(options);
     if (!world) return 98;
@@ -44,7 +47,7 @@ int run_joined(const std::function<void(World&)>& body, const WorldOptions& opti
 }
 
 std::vector<ProcessResult> run_ranks(int size, const std::function<void(World&)>& body,
-                                     const WorldOptions& options = short_options()) {
+                                     const WorldOptions& options = test_options()) {
   return run_processes(size, [&](int) { return run_joined(body, options); });
 }
 
@@ -96,7 +99,7 @@ TEST(ProcessFailures, ThrowingRankEndsAllWithItsCause) {
     EXPECT_EQ(result.code, 11) << result.output;
     EXPECT_THAT(result.output, HasSubstr("rows.jsonl:7: row 7 is bad"));
     EXPECT_THAT(result.output, HasSubstr("[rank 1]"));
-    EXPECT_LT(result.seconds, 10);
+    EXPECT_LT(result.seconds, kSoon);
   }
 }
 
@@ -137,7 +140,7 @@ TEST(ProcessFailures, KilledRankIsNamed) {
     for (int rank = 0; rank < 3; ++rank) {
       const ProcessResult& result = results[static_cast<size_t>(rank)];
       EXPECT_EQ(result.code, rank == victim ? 128 + SIGKILL : 15) << result.output;
-      EXPECT_LT(result.seconds, 10);
+      EXPECT_LT(result.seconds, kSoon);
       if (rank != victim && victim != 0) {
         EXPECT_THAT(result.output, HasSubstr("rank 2 (process "));
       }
@@ -154,7 +157,7 @@ TEST(ProcessFailures, ReturningEarly) {
   EXPECT_EQ(results[0].code, 70) << results[0].output;
   EXPECT_THAT(results[0].output,
               HasSubstr("rank 1 ended its work while axis world: rank 0 waits in barrier #2 (step 5)"));
-  EXPECT_LT(results[0].seconds, 10);
+  EXPECT_LT(results[0].seconds, kSoon);
 }
 
 TEST(ProcessFailures, DifferentCallsAreNamed) {
@@ -173,7 +176,7 @@ TEST(ProcessFailures, DifferentCallsAreNamed) {
     EXPECT_THAT(result.output, HasSubstr("collective #2 of axis world in step 40: "));
     EXPECT_THAT(result.output, HasSubstr("rank 0 calls all_reduce \"layer 3 norm\""));
     EXPECT_THAT(result.output, HasSubstr("rank 1 calls barrier \"layer 3 dispatch\""));
-    EXPECT_LT(result.seconds, 15);
+    EXPECT_LT(result.seconds, kSoon);
   }
 }
 
@@ -223,7 +226,7 @@ TEST(ProcessFailures, WrongExchangeCountsAreFound) {
 }
 
 TEST(ProcessFailures, TimeoutNamesTheMissingRank) {
-  WorldOptions options = short_options();
+  WorldOptions options = test_options();
   options.timeout = std::chrono::seconds(2);
   const auto results = run_ranks(
       2,
@@ -237,13 +240,13 @@ TEST(ProcessFailures, TimeoutNamesTheMissingRank) {
     EXPECT_EQ(result.code, 16) << result.output;
     EXPECT_THAT(result.output, HasSubstr("rank 0 waits in all_reduce #2 (step 2 norm)"));
     EXPECT_THAT(result.output, HasSubstr("rank 1 last finished barrier #1 (step 1) on axis world"));
-    EXPECT_LT(result.seconds, 10);
+    EXPECT_LT(result.seconds, kSoon);
   }
 }
 
 // A rank that computes for ever after an abort leaves by its monitor.
 TEST(ProcessFailures, StuckRankLeaves) {
-  WorldOptions options = short_options();
+  WorldOptions options = test_options();
   options.stuck_after = std::chrono::milliseconds(300);
   const auto results = run_ranks(
       2,
@@ -255,11 +258,11 @@ TEST(ProcessFailures, StuckRankLeaves) {
       options);
   EXPECT_EQ(results[1].code, 13) << results[1].output;
   EXPECT_THAT(results[1].output, HasSubstr("did not come back"));
-  EXPECT_LT(results[1].seconds, 10);
+  EXPECT_LT(results[1].seconds, kSoon);
 }
 
 TEST(ProcessSetup, MissingRanksAreListed) {
-  WorldOptions options = short_options();
+  WorldOptions options = test_options();
   options.setup_timeout = std::chrono::seconds(1);
   const auto results = run_processes(3, [&](int rank) {
     if (rank == 1) return 0;
@@ -279,7 +282,7 @@ TEST(ProcessSetup, PortInUse) {
   address.sin6_port = htons(static_cast<uint16_t>(testing::free_port()));
   ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(listen(fd, 1), 0);
-  WorldOptions options = short_options();
+  WorldOptions options = test_options();
   options.setup_timeout = std::chrono::seconds(2);
   const auto results = run_processes(2, [&](int rank) { return rank == 0 ? run_joined([](World&) {}, options) : 0; },
                                      {.port = ntohs(address.sin6_port)});
@@ -289,7 +292,7 @@ TEST(ProcessSetup, PortInUse) {
 }
 
 TEST(ProcessSetup, NobodyServes) {
-  WorldOptions options = short_options();
+  WorldOptions options = test_options();
   options.setup_timeout = std::chrono::seconds(1);
   const auto results = run_processes(2, [&](int rank) { return rank == 1 ? run_joined([](World&) {}, options) : 0; });
   EXPECT_EQ(results[1].code, 14) << results[1].output;
@@ -298,7 +301,7 @@ TEST(ProcessSetup, NobodyServes) {
 
 // The store is served until the third process has met it, however late that one comes.
 TEST(ProcessSetup, TwoProcessesOfOneRankAreRefused) {
-  const WorldOptions options = short_options();
+  const WorldOptions options = test_options();
   using Count = std::atomic<int>;
   void* shared = mmap(nullptr, sizeof(Count), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
@@ -325,7 +328,7 @@ TEST(ProcessSetup, TwoProcessesOfOneRankAreRefused) {
 }
 
 TEST(ProcessSetup, DisagreementsAreRefused) {
-  WorldOptions options = short_options();
+  WorldOptions options = test_options();
   options.setup_timeout = std::chrono::seconds(10);
   const auto sizes = run_processes(2, [&](int rank) {
     setenv("WORLD_SIZE", rank == 0 ? "2" : "3", 1);

@@ -23,6 +23,9 @@ using base::make_error;
 using ::testing::HasSubstr;
 using Seconds = std::chrono::duration<double>;
 
+// Far above what a busy machine takes to end all ranks, far below the time-out of the ranks that would hang.
+constexpr double kSoon = 60;
+
 struct Outcome {
   std::optional<Error> error;
   double seconds = 0;
@@ -58,7 +61,7 @@ TEST(Failures, ThrowingRankEndsTheWaitsOfAll) {
     EXPECT_EQ(outcome.error->code(), Code::kData);
     EXPECT_EQ(outcome.error->rank(), 1);
     EXPECT_EQ(outcome.error->where(), "rows.jsonl:7");
-    EXPECT_LT(outcome.seconds, 5.0);
+    EXPECT_LT(outcome.seconds, kSoon);
     ASSERT_EQ(static_cast<int>(outcome.consequences.size()), ranks - 1);
     EXPECT_EQ(outcome.consequences[0].code(), Code::kPeerLost);
     EXPECT_THAT(outcome.consequences[0].message(), HasSubstr("row 7 is bad"));
@@ -90,7 +93,7 @@ TEST(Failures, ReturningEarlyIsAnErrorNotAHang) {
   EXPECT_EQ(outcome.error->code(), Code::kInternal);
   EXPECT_THAT(outcome.error->message(), HasSubstr("rank 2 ended its work while axis world: rank "));
   EXPECT_THAT(outcome.error->message(), HasSubstr("barrier #2 (step 5)"));
-  EXPECT_LT(outcome.seconds, 5.0);
+  EXPECT_LT(outcome.seconds, kSoon);
 }
 
 // The buffers of a rank that throws stay until the peers that read them close their windows or unwind, too.
@@ -119,7 +122,7 @@ TEST(Failures, AWindowKeepsTheBuffersOfARankThatThrows) {
   EXPECT_EQ(outcome.error->rank(), 1);
   ASSERT_EQ(outcome.consequences.size(), 2U);
   EXPECT_THAT(outcome.consequences[0].message(), HasSubstr("window #1 (experts)"));
-  EXPECT_LT(outcome.seconds, 5.0);
+  EXPECT_LT(outcome.seconds, kSoon);
 }
 
 TEST(Failures, AWindowOfOtherBuffersIsNamed) {
@@ -191,16 +194,16 @@ TEST(Failures, TimeoutNamesTheMissingRankAndItsLastCall) {
   const Outcome outcome = run(3,
                               [](World& world) {
                                 world.all().barrier("step 1");
-                                if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+                                if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
                                 world.all().all_reduce_int(1, ReduceOp::kSum, "step 2 norm");
                               },
-                              {.timeout = std::chrono::milliseconds(100)});
+                              {.timeout = std::chrono::seconds(1)});
   ASSERT_TRUE(outcome.error);
   EXPECT_EQ(outcome.error->code(), Code::kTimeout);
   EXPECT_THAT(outcome.error->message(), HasSubstr("waits in all_reduce #2 (step 2 norm)"));
   EXPECT_THAT(outcome.error->message(), HasSubstr("rank 1 last finished barrier #1 (step 1) on axis world"));
   EXPECT_THAT(outcome.error->message(), HasSubstr("never entered #2"));
-  EXPECT_LT(outcome.seconds, 5.0);
+  EXPECT_LT(outcome.seconds, kSoon);
 }
 
 // A victim of a timeout may report before the rank that has the real fault.
@@ -233,7 +236,7 @@ TEST(Failures, UnwindingWithWorkInFlightDoesNotHang) {
     ASSERT_TRUE(outcome.error);
     EXPECT_EQ(outcome.error->code(), Code::kNumerics);
     EXPECT_EQ(outcome.error->rank(), round % 4);
-    EXPECT_LT(outcome.seconds, 5.0);
+    EXPECT_LT(outcome.seconds, kSoon);
   }
 }
 
@@ -300,7 +303,7 @@ TEST(Failures, FaultsAtEveryPointInsideCollectives) {
         ASSERT_TRUE(outcome.error) << point << " hit " << hit << " of rank " << rank;
         EXPECT_EQ(outcome.error->rank(), rank) << outcome.error->text();
         EXPECT_NE(outcome.error->code(), Code::kPeerLost);
-        EXPECT_LT(outcome.seconds, 5.0);
+        EXPECT_LT(outcome.seconds, kSoon);
         ++num_thrown;
       }
     }
