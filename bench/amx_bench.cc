@@ -135,7 +135,7 @@ void run(int rounds) {
       candidates.push_back({fmt::format("{}, {}", kernels->name, shape.name), gflop,
                             [kernels, product] { kernels->multiply(product); }});
     }
-    if (!kExpertKernelsAvx512.runs_here()) continue;
+    if (!kExpertKernelsAvx512Bf16.runs_here()) continue;
     candidates.push_back({fmt::format("lines, {}", shape.name), gflop, [product] { run_lines(product); }});
     candidates.push_back({fmt::format("rest, {}", shape.name), gflop, [product] { run_rest(product); }});
   }

@@ -64,16 +64,14 @@ std::string products_here(const ops::cpu::ExpertKernels& kernels, bool is_chosen
 
 void list_expert_products() {
   Rows rows{{"EXPERTS IN BF16", "HERE"}};
-  bool is_chosen = true;  // the first that runs here
+  const auto* const best = ops::cpu::best_expert_kernels();
   for (const auto* kernels : ops::cpu::kExpertKernels) {
-    rows.push_back({std::string(kernels->name), products_here(*kernels, is_chosen)});
-    if (kernels->runs_here()) is_chosen = false;
+    rows.push_back({std::string(kernels->name), products_here(*kernels, kernels == best)});
   }
-  rows.push_back({"library", is_chosen ? "chosen" : "for fp32"});
+  rows.push_back({"library", best ? "for fp32" : "chosen"});
   print_rows(rows);
   if (ops::cpu::has_pair_products()) {
-    fmt::print("\nAttention and the head with its loss multiply bf16 on {}.\n",
-               ops::cpu::multiplies_on_tiles() ? "amx" : "avx512");
+    fmt::print("\nAttention and the head with its loss multiply bf16 on {}.\n", ops::cpu::pair_products_name());
   }
 }
 

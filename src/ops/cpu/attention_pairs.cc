@@ -63,7 +63,7 @@ struct Meeting {
   bool sees_all() const { return diagonal + keys - 1 <= 0; }
 
   // Lanes of the vector at `column` that see key r.
-  EXPERTMESH_BF16_TARGET __mmask16 visible(int64_t r, int64_t column) const {
+  EXPERTMESH_AVX512_TARGET __mmask16 visible(int64_t r, int64_t column) const {
     const int64_t hidden = r + diagonal - column;
     if (hidden <= 0) return 0xffff;
     return hidden >= kLanes ? 0 : static_cast<__mmask16>(0xffffU << hidden);
@@ -75,7 +75,7 @@ int64_t num_key_blocks(const Sizes& sizes, int64_t first_query) {
 }
 
 // Rows as they are, padded with zeros to [rows up to `padded`][width].
-EXPERTMESH_BF16_TARGET void copy_rows(const Bf16* from, int64_t stride, int64_t rows, const Sizes& sizes, BfPair* out) {
+EXPERTMESH_AVX512_TARGET void copy_rows(const Bf16* from, int64_t stride, int64_t rows, const Sizes& sizes, BfPair* out) {
   auto* to = reinterpret_cast<Bf16*>(out);
   for (int64_t r = 0; r < rows; ++r, from += stride, to += sizes.width) {
     for (int64_t i = 0; i < sizes.width; i += 2 * kLanes) {
@@ -86,12 +86,12 @@ EXPERTMESH_BF16_TARGET void copy_rows(const Bf16* from, int64_t stride, int64_t 
   }
 }
 
-EXPERTMESH_BF16_TARGET void store_rows(const float* from, int64_t rows, const Sizes& sizes, Bf16* to, int64_t stride) {
+EXPERTMESH_AVX512_TARGET void store_rows(const float* from, int64_t rows, const Sizes& sizes, Bf16* to, int64_t stride) {
   store_tile(from, sizes.width, rows, sizes.dim, to, stride);
 }
 
 // Rows [begin, begin + count), each by its factor.
-EXPERTMESH_BF16_TARGET void scale_rows(const float* factors, int64_t begin, int64_t count, const Sizes& sizes,
+EXPERTMESH_AVX512_TARGET void scale_rows(const float* factors, int64_t begin, int64_t count, const Sizes& sizes,
                                        float* rows) {
   for (int64_t r = begin; r < begin + count; ++r) {
     if (factors[r] != 1.0F) scale_row(rows + r * sizes.width, sizes.width, factors[r]);
@@ -148,7 +148,7 @@ struct ForwardScratch {
 
 // Scores of a vector of queries, scaled; -infinity where the key is later.
 template <bool kSeesAll>
-EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE __m512 score_at(const float* scores, const Meeting& meeting, int64_t r,
+EXPERTMESH_AVX512_TARGET EXPERTMESH_INLINE __m512 score_at(const float* scores, const Meeting& meeting, int64_t r,
                                                          int64_t column, __m512 scale) {
   const __m512 s = _mm512_mul_ps(_mm512_loadu_ps(scores + r * kQueries + column), scale);
   if constexpr (kSeesAll) return s;
@@ -158,7 +158,7 @@ EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE __m512 score_at(const float* scores, co
 // P of a meeting, two keys side by side, with the running maximum and sum; factors of what was summed up before.
 // Whether any of them is not 1.
 template <bool kSeesAll>
-EXPERTMESH_BF16_TARGET bool soften(const ForwardScratch& s, const Meeting& meeting, float scale) {
+EXPERTMESH_AVX512_TARGET bool soften(const ForwardScratch& s, const Meeting& meeting, float scale) {
   const __m512 scales = _mm512_set1_ps(scale);
   __mmask16 changed = 0;
   for (int64_t column = meeting.begin; column < meeting.begin + meeting.columns; column += kLanes) {
@@ -226,7 +226,7 @@ struct BackwardScratch {
 
 // P and dS of two keys for a vector of queries; `second` may be missing.
 template <bool kSeesAll>
-EXPERTMESH_BF16_TARGET void soften_gradient(const BackwardScratch& s, const Meeting& meeting, float scale) {
+EXPERTMESH_AVX512_TARGET void soften_gradient(const BackwardScratch& s, const Meeting& meeting, float scale) {
   const __m512 scales = _mm512_set1_ps(scale);
   for (int64_t column = meeting.begin; column < meeting.begin + meeting.columns; column += kLanes) {
     const __m512 logsumexp = _mm512_loadu_ps(s.logsumexp + column), delta = _mm512_loadu_ps(s.delta + column);
@@ -264,7 +264,7 @@ void backward_block(const BackwardScratch& s, const Sizes& sizes, int64_t first_
 }
 
 // logsumexp and <dO, O> of a block's queries.
-EXPERTMESH_BF16_TARGET void load_row_sums(const AttentionTensors<Bf16>& tensors, const AttentionShape& shape,
+EXPERTMESH_AVX512_TARGET void load_row_sums(const AttentionTensors<Bf16>& tensors, const AttentionShape& shape,
                                           int64_t token, int64_t head, int64_t rows, const BackwardScratch& s) {
   std::fill_n(s.logsumexp, kQueries, __builtin_inff());
   std::fill_n(s.delta, kQueries, 0.0F);

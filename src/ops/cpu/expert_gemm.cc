@@ -14,26 +14,18 @@
 
 #include "base/check.h"
 #include "ops/cpu/expert_act.h"
-#include "ops/cpu/expert_kernel_parts.h"
+#include "ops/cpu/even_parts.h"
 #include "ops/cpu/expert_kernels.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
 
-// nullptr: this processor has neither.
-const ExpertKernels* find_kernels() {
-  for (const ExpertKernels* kernels : kExpertKernels) {
-    if (kernels->runs_here()) return kernels;
-  }
-  return nullptr;
-}
-
 std::atomic<const ExpertKernels*> g_forced{nullptr};
 
 const ExpertKernels* expert_kernels() {
-  static const ExpertKernels* const kernels = find_kernels();
+  static const ExpertKernels* const best = best_expert_kernels();
   const ExpertKernels* forced = g_forced.load(std::memory_order_relaxed);
-  return forced ? forced : kernels;
+  return forced ? forced : best;
 }
 
 const ExpertKernels& checked_kernels() {
@@ -159,6 +151,14 @@ IndexedRows<const Bf16> copy_rows(IndexedRows<const Bf16> rows, int64_t count, i
 }
 
 }  // namespace
+
+const ExpertKernels* best_expert_kernels() {
+  for (const ExpertKernels* kernels : kExpertKernels) {
+    const bool is_slow = kernels == &kExpertKernelsAvx512Bf16 && !processor_sets().prefers_dots;
+    if (kernels->runs_here() && !is_slow) return kernels;
+  }
+  return nullptr;
+}
 
 void TEST_use_expert_kernels(const ExpertKernels* kernels) { g_forced.store(kernels); }
 

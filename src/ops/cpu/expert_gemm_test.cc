@@ -70,7 +70,7 @@ struct Scratch {
 class ExpertGemm : public testing::TestWithParam<const ExpertKernels*> {
  protected:
   void SetUp() override {
-    if (GetParam() == &kExpertKernelsAmx && !has_amx() && kExpertKernelsAvx512.runs_here()) {
+    if (GetParam() == &kExpertKernelsAmx && !has_amx() && kExpertKernelsAvx512Bf16.runs_here()) {
       trapped_.emplace();
     } else if (!GetParam()->runs_here()) {
       GTEST_SKIP() << "this CPU has no " << GetParam()->name;

@@ -59,14 +59,19 @@ struct ExpertKernels {
   bool (*runs_here)();  // on this processor
 };
 
-extern const ExpertKernels kExpertKernelsAmx;     // AMX bf16, with AVX-512 BF16 around it
-extern const ExpertKernels kExpertKernelsAvx512;  // AVX-512 BF16
-extern const ExpertKernels kExpertKernelsAvx2;    // AVX2 and FMA: pairs are widened to fp32 in registers
+extern const ExpertKernels kExpertKernelsAmx;         // AMX bf16, with AVX-512 BF16 around it
+extern const ExpertKernels kExpertKernelsAvx512Bf16;  // AVX-512 BF16: dot products
+extern const ExpertKernels kExpertKernelsAvx512;      // AVX-512: FMAs on pairs that are widened to fp32
+extern const ExpertKernels kExpertKernelsAvx2;        // AVX2 and FMA, as well
 
-// Every row, the fastest first.
-constexpr const ExpertKernels* kExpertKernels[] = {&kExpertKernelsAmx, &kExpertKernelsAvx512, &kExpertKernelsAvx2};
+// Every row, the fastest first; but dot products only where the processor prefers them (vec.h).
+constexpr const ExpertKernels* kExpertKernels[] = {&kExpertKernelsAmx, &kExpertKernelsAvx512Bf16,
+                                                   &kExpertKernelsAvx512, &kExpertKernelsAvx2};
 
-// All products from now on; nullptr: the fastest that runs here.
+// The fastest that runs here; nullptr: none does.
+const ExpertKernels* best_expert_kernels();
+
+// All products from now on; nullptr: the fastest.
 void TEST_use_expert_kernels(const ExpertKernels* kernels);
 
 }  // namespace expertmesh::ops::cpu

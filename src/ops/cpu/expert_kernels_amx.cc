@@ -22,7 +22,7 @@ const ExpertKernels kExpertKernelsAmx{
                        uint32_t* out) { kExpertKernelsAvx512.pack_columns(rows, columns, depth, out); },
     .transpose = [](IndexedRows<const Bf16> in, int64_t rows, int64_t columns, IndexedRows<Bf16> out,
                     bool is_read_late) { kExpertKernelsAvx512.transpose(in, rows, columns, out, is_read_late); },
-    .runs_here = [] { return has_amx() && kExpertKernelsAvx512.runs_here(); },
+    .runs_here = [] { return has_amx() && kExpertKernelsAvx512Bf16.runs_here(); },
 };
 
 }  // namespace expertmesh::ops::cpu

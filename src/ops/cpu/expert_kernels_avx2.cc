@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "ops/cpu/expert_kernel_parts.h"
+#include "ops/cpu/even_parts.h"
 #include "ops/cpu/expert_kernels.h"
 
 #define EXPERTMESH_AVX2_TARGET [[gnu::target("avx2,fma")]]

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of 24 accumulators: 6 rows x 64 columns, 8 x 48, 12 x 32 or 12 x 16. A step takes one pair of k: a load for
-// each block of packed B, a broadcast pair for each row of A. So loads hide behind the dot products even where both
-// come from the second cache level.
+// Tiles of up to 24 accumulators: 6 rows x 64 columns, 8 x 48, 12 x 32 or 12 x 16. A step takes pairs of k: loads of
+// packed B, pairs of each row of A broadcast. So loads hide behind the products even where both come from the second
+// cache level.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "ops/cpu/bf16_vec.h"
-#include "ops/cpu/expert_kernel_parts.h"
+#include "ops/cpu/even_parts.h"
 #include "ops/cpu/expert_kernels.h"
+#include "ops/cpu/pair_engines.h"
 #include "ops/cpu/transpose_pairs.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
 
-constexpr int64_t kMaxRows = 12;
-constexpr int64_t kMaxBlocks = 4;  // of 16 columns
-constexpr int64_t kRowsOfBlocks[kMaxBlocks] = {12, 12, 8, 6};
-constexpr int64_t kStepPairs = 16;    // of a row of A: one cache line
 constexpr int64_t kPairsAhead = 128;  // that a row of A is fetched before it is used
 
 // All lanes below `count`.
@@ -27,18 +25,18 @@ inline __mmask32 mask_of(int64_t count) {
 }
 
 // Elements i of low and of high side by side, for i in [16 half, 16 half + 16).
-EXPERTMESH_BF16_TARGET inline __m512i interleave(__m512i low, __m512i high, __m512i order) {
+EXPERTMESH_AVX512_TARGET inline __m512i interleave(__m512i low, __m512i high, __m512i order) {
   return _mm512_permutex2var_epi16(low, order, high);
 }
 
-EXPERTMESH_BF16_TARGET inline __m512i pair_order(int half) {
+EXPERTMESH_AVX512_TARGET inline __m512i pair_order(int half) {
   const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i first = _mm512_add_epi32(lanes, _mm512_set1_epi32(16 * half));
   return _mm512_or_si512(first, _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(32)), 16));
 }
 
 // Two neighbouring rows (high may be nullptr: zeros) become a pair of each block of columns.
-EXPERTMESH_BF16_TARGET inline void pack_pair(const Bf16* low, const Bf16* high, int64_t columns, int64_t block_size,
+EXPERTMESH_AVX512_TARGET inline void pack_pair(const Bf16* low, const Bf16* high, int64_t columns, int64_t block_size,
                                              const __m512i (&order)[2], uint32_t* to) {
   for (int64_t column = 0; column < columns; column += 2 * kLanes, to += 2 * block_size) {
     const __mmask32 mask = mask_of(columns - column);
@@ -54,19 +52,19 @@ EXPERTMESH_BF16_TARGET inline void pack_pair(const Bf16* low, const Bf16* high, 
 // cache, as rows of weights are often a power of two apart.
 class Beside {
  public:
-  EXPERTMESH_BF16_TARGET Beside(const PackedNext& pack, int64_t steps) : pack_(pack), pairs_((pack.depth + 1) / 2) {
+  EXPERTMESH_AVX512_TARGET Beside(const PackedNext& pack, int64_t steps) : pack_(pack), pairs_((pack.depth + 1) / 2) {
     per_step_ = (pairs_ + steps - 1) / std::max<int64_t>(steps, 1);
   }
 
-  EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void step() {
+  EXPERTMESH_AVX512_TARGET EXPERTMESH_INLINE void step() {
     if (done_ < pairs_) pack_pairs(std::min(done_ + per_step_, pairs_));
   }
-  EXPERTMESH_BF16_TARGET void finish() { pack_pairs(pairs_); }
+  EXPERTMESH_AVX512_TARGET void finish() { pack_pairs(pairs_); }
 
  private:
   static constexpr int64_t kAhead = 16;  // pairs of rows
 
-  EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void pack_pairs(int64_t end) {
+  EXPERTMESH_AVX512_TARGET EXPERTMESH_INLINE void pack_pairs(int64_t end) {
     const __m512i order[2] = {pair_order(0), pair_order(1)};
     for (; done_ < end; ++done_) {
       const Bf16* low = pack_.rows + 2 * done_ * pack_.stride;
@@ -87,23 +85,19 @@ class Beside {
 };
 
 struct Tile {
-  const BfPair* a[kMaxRows] = {};
+  const BfPair* a[kMostPairRows] = {};
   const uint32_t* b = nullptr;
   int64_t b_block = 0;
   int64_t depth = 0;
-  Bf16* c[kMaxRows] = {};
+  Bf16* c[kMostPairRows] = {};
   int64_t columns = 0;
   bool is_read_late = false;
   Beside* beside = nullptr;
   int64_t a_next = 0;  // pairs to the next tile's rows, where they are worth fetching
 };
 
-EXPERTMESH_BF16_TARGET inline __m512bh load_pairs(const uint32_t* p) {
-  return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
-}
-
-EXPERTMESH_BF16_TARGET inline void store_block(Bf16* to, __m512 sums, int64_t columns) {
-  const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums));
+EXPERTMESH_AVX512_TARGET inline void store_block(Bf16* to, __m512 sums, int64_t columns) {
+  const __m256i rounded = round_to_bf16(sums);
   if (columns >= kLanes) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded);
   } else if (columns > 0) {
@@ -111,7 +105,7 @@ EXPERTMESH_BF16_TARGET inline void store_block(Bf16* to, __m512 sums, int64_t co
   }
 }
 
-EXPERTMESH_BF16_TARGET inline void store_line(Bf16* to, __m512i elements, bool is_read_late) {
+EXPERTMESH_AVX512_TARGET inline void store_line(Bf16* to, __m512i elements, bool is_read_late) {
   if (is_read_late && reinterpret_cast<uintptr_t>(to) % sizeof elements == 0) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to), elements);
   } else {
@@ -119,54 +113,18 @@ EXPERTMESH_BF16_TARGET inline void store_line(Bf16* to, __m512i elements, bool i
   }
 }
 
-EXPERTMESH_BF16_TARGET inline void store_two_blocks(Bf16* to, __m512 first, __m512 second, int64_t columns,
+EXPERTMESH_AVX512_TARGET inline void store_two_blocks(Bf16* to, __m512 first, __m512 second, int64_t columns,
                                                     bool is_read_late) {
   if (columns < 2 * kLanes) {
     store_block(to, first, columns);
     store_block(to + kLanes, second, columns - kLanes);
     return;
   }
-  const __m512i rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
-  store_line(to, rounded, is_read_late);
+  store_line(to, round_to_bf16(first, second), is_read_late);
 }
 
-template <int kBlocks>
-EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void load_columns(const uint32_t* b, int64_t b_block,
-                                                           __m512bh (&columns)[kBlocks]) {
-#pragma GCC unroll 4
-  for (int j = 0; j < kBlocks; ++j) columns[j] = load_pairs(b + j * b_block);
-}
-
-// One pair of k: packed blocks of B, times a broadcast pair of each row.
-template <int kRows, int kBlocks>
-EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void add_pair(const BfPair* const (&a)[kRows], int64_t pair,
-                                                       const __m512bh (&columns)[kBlocks],
-                                                       __m512 (&sums)[kRows][kBlocks]) {
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i) {
-    const __m512bh row = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[i][pair])));
-#pragma GCC unroll 4
-    for (int j = 0; j < kBlocks; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], row, columns[j]);
-  }
-}
-
-// The last k of an odd depth, whose pair is not there.
-template <int kRows, int kBlocks>
-EXPERTMESH_BF16_TARGET EXPERTMESH_INLINE void add_last(const BfPair* const (&a)[kRows], int64_t pair,
-                                                       const __m512bh (&columns)[kBlocks],
-                                                       __m512 (&sums)[kRows][kBlocks]) {
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i) {
-    uint16_t last;
-    __builtin_memcpy(&last, a[i] + pair, sizeof last);
-    const __m512bh row = reinterpret_cast<__m512bh>(_mm512_set1_epi32(last));
-#pragma GCC unroll 4
-    for (int j = 0; j < kBlocks; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], row, columns[j]);
-  }
-}
-
-template <int kRows, int kBlocks>
-EXPERTMESH_BF16_TARGET void run_tile(const Tile& tile) {
+template <typename Engine, int kRows, int kBlocks>
+EXPERTMESH_AVX512_TARGET void run_tile(const Tile& tile) {
   __m512 sums[kRows][kBlocks];
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
@@ -177,24 +135,31 @@ EXPERTMESH_BF16_TARGET void run_tile(const Tile& tile) {
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) a[i] = tile.a[i];
   const uint32_t* b = tile.b;
-  __m512bh columns[kBlocks];
-  const int64_t pairs = tile.depth / 2;
-  for (int64_t pair = 0; pair < pairs;) {
-    tile.beside->step();
-    if (tile.a_next) {
-      const int64_t ahead = pair + kPairsAhead, at = ahead < pairs ? ahead : ahead - pairs + tile.a_next;
+  const int64_t pairs = tile.depth / 2, all_pairs = (tile.depth + 1) / 2;
+  BfPair last[kRows];
+  for (int64_t pair = 0; pair < all_pairs;) {
+    int64_t count = std::min(kStepPairs, pairs - pair);
+    if (count > 0) [[likely]] {
+      tile.beside->step();
+      if (tile.a_next) {
+        const int64_t ahead = pair + kPairsAhead < pairs ? kPairsAhead : kPairsAhead - pairs + tile.a_next;
 #pragma GCC unroll 12
-      for (int i = 0; i < kRows; ++i) __builtin_prefetch(a[i] + at);
+        for (int i = 0; i < kRows; ++i) __builtin_prefetch(a[i] + ahead);
+      }
+    } else {  // the last k of an odd depth, whose pair is not there
+      for (int i = 0; i < kRows; ++i) {
+        uint16_t k;
+        std::memcpy(&k, a[i], sizeof k);
+        last[i] = k;
+        a[i] = &last[i];
+      }
+      count = 1;
     }
-    const int64_t end = std::min(pair + kStepPairs, pairs);
-    for (; pair < end; ++pair, b += kLanes) {
-      load_columns(b, tile.b_block, columns);
-      add_pair(a, pair, columns, sums);
-    }
-  }
-  if (tile.depth % 2 != 0) {
-    load_columns(b, tile.b_block, columns);
-    add_last(a, pairs, columns, sums);
+    Engine::template add<false>(PairStep<kRows>{a, 1, b, tile.b_block, kLanes, count}, sums);
+#pragma GCC unroll 12
+    for (int i = 0; i < kRows; ++i) a[i] += count;
+    pair += count;
+    b += count * kLanes;
   }
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
@@ -210,32 +175,39 @@ EXPERTMESH_BF16_TARGET void run_tile(const Tile& tile) {
 }
 
 using TileFunction = void (*)(const Tile&);
-using TileFunctions = std::array<TileFunction, kMaxRows>;
+using TileFunctions = std::array<TileFunction, kMostPairRows>;
 
 // run_tile<rows, kBlocks> at [rows - 1].
-template <int kBlocks, size_t... kIndex>
+template <typename Engine, int kBlocks, size_t... kIndex>
 constexpr TileFunctions make_tiles(std::index_sequence<kIndex...> /*indices*/) {
-  return {run_tile<static_cast<int>(kIndex) + 1, kBlocks>...};
+  return {run_tile<Engine, static_cast<int>(kIndex) + 1, kBlocks>...};
 }
-template <int kBlocks>
-constexpr TileFunctions kTiles = make_tiles<kBlocks>(std::make_index_sequence<kRowsOfBlocks[kBlocks - 1]>());
-constexpr TileFunctions kTilesOfBlocks[kMaxBlocks] = {kTiles<1>, kTiles<2>, kTiles<3>, kTiles<4>};
+template <typename Engine, size_t... kIndex>
+constexpr auto make_tiles_of_blocks(std::index_sequence<kIndex...> /*indices*/) {
+  return std::array<TileFunctions, sizeof...(kIndex)>{make_tiles<Engine, static_cast<int>(kIndex) + 1>(
+      std::make_index_sequence<static_cast<size_t>(Engine::kMostRows[kIndex])>())...};
+}
+template <typename Engine>
+constexpr auto kTilesOfBlocks =
+    make_tiles_of_blocks<Engine>(std::make_index_sequence<static_cast<size_t>(Engine::kMaxBlocks)>());
 
+template <typename Engine>
 void multiply(const ExpertProduct& product) {
-  const EvenParts strips((product.columns + kLanes - 1) / kLanes, kMaxBlocks);
+  const EvenParts strips((product.columns + kLanes - 1) / kLanes, Engine::kMaxBlocks);
   Tile tile;
   tile.b_block = (product.depth + 1) / 2 * kLanes;
   tile.depth = product.depth;
   tile.is_read_late = product.is_read_late;
   const int64_t steps = (product.depth / 2 + kStepPairs - 1) / kStepPairs;
-  Beside beside(product.pack, steps * strips.count() * EvenParts(product.rows, kRowsOfBlocks[kMaxBlocks - 1]).count());
+  Beside beside(product.pack,
+                steps * strips.count() * EvenParts(product.rows, Engine::kMostRows[Engine::kMaxBlocks - 1]).count());
   tile.beside = &beside;
   for (int64_t strip = 0; strip < strips.count(); ++strip) {
     const int64_t column = strips.begin(strip) * kLanes, blocks = strips.size(strip);
     tile.b = product.b + strips.begin(strip) * tile.b_block;
     tile.columns = std::min(blocks * kLanes, product.columns - column);
-    const TileFunctions& functions = kTilesOfBlocks[blocks - 1];
-    const EvenParts tiles(product.rows, kRowsOfBlocks[blocks - 1]);
+    const TileFunctions& functions = kTilesOfBlocks<Engine>[static_cast<size_t>(blocks - 1)];
+    const EvenParts tiles(product.rows, Engine::kMostRows[blocks - 1]);
     for (int64_t i = 0; i < tiles.count(); ++i) {
       const int64_t first = tiles.begin(i), rows = tiles.size(i);
       for (int64_t r = 0; r < rows; ++r) {
@@ -249,7 +221,7 @@ void multiply(const ExpertProduct& product) {
   beside.finish();
 }
 
-EXPERTMESH_BF16_TARGET void pack_columns(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out) {
+EXPERTMESH_AVX512_TARGET void pack_columns(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out) {
   const int64_t pairs = (depth + 1) / 2;
   for (int64_t first = 0; first < columns; first += kLanes) {
     const int64_t block_columns = std::min(kLanes, columns - first);
@@ -278,7 +250,7 @@ EXPERTMESH_BF16_TARGET void pack_columns(IndexedRows<const Bf16> rows, int64_t c
 // Columns at a time: whole cache lines of a row, and no more streams to write than a set of the first cache has ways.
 constexpr int64_t kPackColumns = 128;
 
-EXPERTMESH_BF16_TARGET void pack_rows(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out) {
+EXPERTMESH_AVX512_TARGET void pack_rows(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out) {
   const int64_t pairs = (depth + 1) / 2, block_size = pairs * kLanes;
   const __m512i order[2] = {pair_order(0), pair_order(1)};
   for (int64_t first = 0; first < columns; first += kPackColumns, out += kPackColumns / kLanes * block_size) {
@@ -292,7 +264,7 @@ EXPERTMESH_BF16_TARGET void pack_rows(IndexedRows<const Bf16> rows, int64_t colu
 }
 
 // The first `count` <= 32 of a register. A store under a mask of 16-bit lanes is slow on some processors.
-EXPERTMESH_BF16_TARGET inline void store_elements(Bf16* to, __m512i elements, int64_t count, bool is_read_late) {
+EXPERTMESH_AVX512_TARGET inline void store_elements(Bf16* to, __m512i elements, int64_t count, bool is_read_late) {
   if (count == 2 * kLanes) {
     store_line(to, elements, is_read_late);
     return;
@@ -312,7 +284,7 @@ EXPERTMESH_BF16_TARGET inline void store_elements(Bf16* to, __m512i elements, in
 }
 
 // 32 rows of 16 columns at a time: pairs of rows side by side, then these turned.
-EXPERTMESH_BF16_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows, int64_t columns, IndexedRows<Bf16> out,
+EXPERTMESH_AVX512_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows, int64_t columns, IndexedRows<Bf16> out,
                                       bool is_read_late) {
   const __m512i order = pair_order(0);
   for (int64_t row = 0; row < rows; row += 2 * kLanes) {
@@ -342,15 +314,26 @@ EXPERTMESH_BF16_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows, 
 
 }  // namespace
 
+const ExpertKernels kExpertKernelsAvx512Bf16{
+    .name = "avx512_bf16",
+    .panel_rows = 24,
+    .copies_lists = false,
+    .multiply = multiply<PairDots>,
+    .pack_rows = pack_rows,
+    .pack_columns = pack_columns,
+    .transpose = transpose,
+    .runs_here = [] { return processor_isa() == Isa::kAvx512 && processor_sets().has_bf16; },
+};
+
 const ExpertKernels kExpertKernelsAvx512{
     .name = "avx512",
     .panel_rows = 24,
     .copies_lists = false,
-    .multiply = multiply,
+    .multiply = multiply<PairFmas>,
     .pack_rows = pack_rows,
     .pack_columns = pack_columns,
     .transpose = transpose,
-    .runs_here = [] { return processor_isa() == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16") != 0; },
+    .runs_here = [] { return processor_isa() == Isa::kAvx512; },
 };
 
 }  // namespace expertmesh::ops::cpu

@@ -20,19 +20,19 @@ struct IsaLevel {
 constexpr IsaLevel kIsaLevels[] = {{"X86", {Isa::kBaseline}},
                                    {"Avx2", {Isa::kAvx2}},
                                    {"Avx512", {Isa::kAvx512}},
-                                   {"Avx512Bf16", {Isa::kAvx512, true}},
-                                   {"Amx", {Isa::kAvx512, true, true}}};
+                                   {"Avx512Bf16", {Isa::kAvx512, true, true}},
+                                   {"Amx", {Isa::kAvx512, true, true, true}}};
 
 inline bool processor_has(const IsaLevel& level) {
   const InstructionSets own = processor_sets();
-  return level.sets.isa <= own.isa && (!level.sets.has_bf16_dots || own.has_bf16_dots) &&
+  return level.sets.isa <= own.isa && (!level.sets.has_bf16 || own.has_bf16) &&
          (!level.sets.may_use_tiles || has_amx());
 }
 
 // As long as it lives.
 class UseIsa {
  public:
-  explicit UseIsa(const IsaLevel& level) : before_(instruction_sets().load()) { TEST_use_instruction_sets(level.sets); }
+  explicit UseIsa(const IsaLevel& level) : before_(instruction_sets()) { TEST_use_instruction_sets(level.sets); }
   ~UseIsa() { TEST_use_instruction_sets(before_); }
   UseIsa(const UseIsa&) = delete;
   UseIsa& operator=(const UseIsa&) = delete;

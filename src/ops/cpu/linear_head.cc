@@ -18,7 +18,7 @@ constexpr int64_t kPairsAtOnce = 144;  // of ids that dX adds up: 36 KiB of weig
 
 // Maximum, e^(score - maximum) and their sum for each token of a panel: scores [rows][kHeadPanel]. Panels are whole
 // cache lines of exps, which go around the caches: they are read when the whole vocabulary has been through.
-EXPERTMESH_BF16_TARGET void soften_panel(const float* scores, int64_t rows, int64_t width, Bf16* exps,
+EXPERTMESH_AVX512_TARGET void soften_panel(const float* scores, int64_t rows, int64_t width, Bf16* exps,
                                          int64_t exps_stride, float* maxima, float* sums) {
   constexpr int64_t kVectors = 2;
   for (int64_t column = 0; column < width; column += kVectors * kLanes) {
@@ -43,7 +43,7 @@ EXPERTMESH_BF16_TARGET void soften_panel(const float* scores, int64_t rows, int6
       }
       if (exps == nullptr) continue;
       _mm512_stream_si512(reinterpret_cast<__m512i*>(exps + r * exps_stride + column),
-                          reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(e[1], e[0])));
+                          round_to_bf16(e[0], e[1]));
     }
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
@@ -54,7 +54,7 @@ EXPERTMESH_BF16_TARGET void soften_panel(const float* scores, int64_t rows, int6
 }
 
 // In fp64, so that a vocabulary of 250,000 costs no digits.
-EXPERTMESH_BF16_TARGET void add_up_groups(const HeadChunk& chunk, int64_t column, double* log_sums) {
+EXPERTMESH_AVX512_TARGET void add_up_groups(const HeadChunk& chunk, int64_t column, double* log_sums) {
   const int64_t groups = chunk.num_groups();
   Vec most = splat(-FLT_MAX);
   for (int64_t g = 0; g < groups; ++g) most = max(load(chunk.group_max + g * chunk.columns + column), most);
@@ -68,7 +68,7 @@ EXPERTMESH_BF16_TARGET void add_up_groups(const HeadChunk& chunk, int64_t column
 }
 
 // What turns e^(score - the group's maximum) into softmax times scale.
-EXPERTMESH_BF16_TARGET void fill_factors(const HeadChunk& chunk, int64_t group, float* factors) {
+EXPERTMESH_AVX512_TARGET void fill_factors(const HeadChunk& chunk, int64_t group, float* factors) {
   const float* maxima = chunk.group_max + group * chunk.columns;
   for (int64_t column = 0; column < chunk.columns; column += kLanes) {
     const Vec share = exp(load(maxima + column) - load(chunk.log_sums + column));
@@ -77,7 +77,7 @@ EXPERTMESH_BF16_TARGET void fill_factors(const HeadChunk& chunk, int64_t group, 
 }
 
 // G of two rows (the second may be missing), as rows and side by side.
-EXPERTMESH_BF16_TARGET void fill_two_rows(const Bf16* exps, const float* factors, int64_t columns, bool has_second,
+EXPERTMESH_AVX512_TARGET void fill_two_rows(const Bf16* exps, const float* factors, int64_t columns, bool has_second,
                                           Bf16* grads, BfPair* pairs) {
   for (int64_t column = 0; column < columns; column += kLanes) {
     const __m512 factor = _mm512_loadu_ps(factors + column);
@@ -93,7 +93,7 @@ EXPERTMESH_BF16_TARGET void fill_two_rows(const Bf16* exps, const float* factors
 }
 
 // Weights of two rows (the second may be missing) side by side, into panels of the hidden size.
-EXPERTMESH_BF16_TARGET void pack_two_rows(const Bf16* rows, int64_t hidden, bool has_second, BfPair* out,
+EXPERTMESH_AVX512_TARGET void pack_two_rows(const Bf16* rows, int64_t hidden, bool has_second, BfPair* out,
                                           int64_t panel_stride) {
   for (int64_t begin = 0; begin < hidden; begin += kHeadPanel, out += panel_stride) {
     const int64_t width = std::min(kHeadPanel, hidden - begin);
@@ -106,7 +106,7 @@ EXPERTMESH_BF16_TARGET void pack_two_rows(const Bf16* rows, int64_t hidden, bool
 }
 
 // G of a group, [pairs][columns], into the rows of its tokens.
-EXPERTMESH_BF16_TARGET void turn_gradients(const BfPair* pairs, int64_t num_pairs, int64_t columns, BfPair* out,
+EXPERTMESH_AVX512_TARGET void turn_gradients(const BfPair* pairs, int64_t num_pairs, int64_t columns, BfPair* out,
                                            int64_t token_stride) {
   for (int64_t pair = 0; pair < num_pairs; pair += kLanes) {
     const int64_t count = std::min(kLanes, num_pairs - pair);

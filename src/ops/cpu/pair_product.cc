@@ -1,96 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strips of up to six rows by 64 columns of C stay in 24 registers. A step takes one pair of the depth: four loads of
-// B, one broadcast of A per row, 24 dot products.
+// Strips of C stay in up to 24 registers: six rows by 64 columns, or twelve by 32.
 #include "ops/cpu/pair_product.h"
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "base/check.h"
 #include "ops/cpu/amx_pair_product.h"
 #include "ops/cpu/bf16_vec.h"
+#include "ops/cpu/even_parts.h"
+#include "ops/cpu/pair_engines.h"
 #include "ops/cpu/transpose_pairs.h"
 
 namespace expertmesh::ops::cpu {
 namespace {
 
-constexpr int64_t kMaxRows = 6, kMaxBlocks = 4;
-constexpr int64_t kPanel = kMaxBlocks * kLanes;
 constexpr int64_t kLine = 64;  // bytes
 
-template <int kRows, int kBlocks>
-EXPERTMESH_BF16_TARGET void multiply_strip(const PairProduct& product, int64_t row, int64_t column,
-                                           const char* stream) {
-  const BfPair* a = product.a.data + row * product.a.row_stride;
+// A strip of C from (row, column) on, in registers.
+template <typename Engine, bool kByColumn, int kRows, int kBlocks>
+EXPERTMESH_AVX512_TARGET void multiply_strip(const PairProduct& product, int64_t row, int64_t column,
+                                             const char* stream) {
+  const int64_t row_stride = product.a.row_stride, step = product.a.step, c_stride = product.c_stride;
+  const BfPair* a[kRows];
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows; ++i) a[i] = product.a.data + (row + i) * row_stride;
   const BfPair* b = product.b + column;
-  float* c = product.c + row * product.c_stride + column;
-  const int64_t row_stride = product.a.row_stride, step = product.a.step, b_stride = product.b_stride;
+  float* c = product.c + row * c_stride + column;
   __m512 sums[kRows][kBlocks];
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < kBlocks; ++j) {
-      sums[i][j] = product.adds ? _mm512_loadu_ps(c + i * product.c_stride + j * kLanes) : _mm512_setzero_ps();
+      sums[i][j] = product.adds ? _mm512_loadu_ps(c + i * c_stride + j * kLanes) : _mm512_setzero_ps();
     }
   }
-  const auto run = [&](int64_t pairs) EXPERTMESH_BF16_LAMBDA {
-    for (; pairs > 0; --pairs) {
-      __m512bh columns[kBlocks];
-#pragma GCC unroll 4
-      for (int j = 0; j < kBlocks; ++j) columns[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + j * kLanes));
-#pragma GCC unroll 6
-      for (int i = 0; i < kRows; ++i) {
-        const __m512bh left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[i * row_stride])));
-#pragma GCC unroll 4
-        for (int j = 0; j < kBlocks; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], left, columns[j]);
-      }
-      a += step;
-      b += b_stride;
-    }
-  };
-  int64_t left = product.pairs;
-  if (product.adds_to_memory || stream != nullptr) {
-    // A line at a time: all at once would hold up the loads of B.
-    const int64_t share = left / (kRows * kBlocks);
-    for (int i = 0; i < kRows; ++i) {
-      for (int j = 0; j < kBlocks; ++j, left -= share) {
-        if (product.adds_to_memory) {
-          _mm_prefetch(c + (kRows + i) * product.c_stride + j * kLanes, _MM_HINT_T0);
-        } else {
-          _mm_prefetch(stream + int64_t{i * kBlocks + j} * kLine, _MM_HINT_T1);
-        }
-        run(share);
+  constexpr int64_t kLines = kRows * kBlocks;
+  const int64_t num_steps = (product.pairs + kStepPairs - 1) / kStepPairs;
+  const int64_t lines_a_step = num_steps ? (kLines + num_steps - 1) / num_steps : 0;
+  int64_t fetched = product.adds_to_memory || stream != nullptr ? 0 : kLines;
+  for (int64_t pair = 0; pair < product.pairs; pair += kStepPairs) {
+    // A few lines at a time: all at once would hold up the loads of B.
+    for (const int64_t end = std::min(fetched + lines_a_step, kLines); fetched < end; ++fetched) {
+      if (product.adds_to_memory) {
+        _mm_prefetch(c + (kRows + fetched / kBlocks) * c_stride + fetched % kBlocks * kLanes, _MM_HINT_T0);
+      } else {
+        _mm_prefetch(stream + fetched * kLine, _MM_HINT_T1);
       }
     }
+    const int64_t count = std::min(kStepPairs, product.pairs - pair);
+    Engine::template add<kByColumn>(PairStep<kRows>{a, step, b, kLanes, product.b_stride, count}, sums);
+#pragma GCC unroll 12
+    for (int i = 0; i < kRows; ++i) a[i] += kStepPairs * step;
+    b += kStepPairs * product.b_stride;
   }
-  run(left);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kBlocks; ++j) _mm512_storeu_ps(c + i * product.c_stride + j * kLanes, sums[i][j]);
+    for (int j = 0; j < kBlocks; ++j) _mm512_storeu_ps(c + i * c_stride + j * kLanes, sums[i][j]);
   }
 }
 
 using Strip = void (*)(const PairProduct&, int64_t row, int64_t column, const char* stream);
+using Strips = std::array<Strip, kMostPairRows>;
 
-template <size_t... kIndex>
-constexpr auto make_strips(std::index_sequence<kIndex...> /*indices*/) {
-  return std::array<Strip, sizeof...(kIndex)>{
-      multiply_strip<static_cast<int>(kIndex / kMaxBlocks) + 1, static_cast<int>(kIndex % kMaxBlocks) + 1>...};
+// multiply_strip<rows, kBlocks> at [rows - 1].
+template <typename Engine, bool kByColumn, int kBlocks, size_t... kIndex>
+constexpr Strips make_strips(std::index_sequence<kIndex...> /*indices*/) {
+  return {multiply_strip<Engine, kByColumn, static_cast<int>(kIndex) + 1, kBlocks>...};
 }
-constexpr auto kStrips = make_strips(std::make_index_sequence<kMaxRows * kMaxBlocks>());
-
-Strip strip_of(int64_t rows, int64_t blocks) {
-  return kStrips[static_cast<size_t>((rows - 1) * kMaxBlocks + blocks - 1)];
+template <typename Engine, bool kByColumn, size_t... kIndex>
+constexpr auto make_strips_of_blocks(std::index_sequence<kIndex...> /*indices*/) {
+  return std::array<Strips, sizeof...(kIndex)>{
+      make_strips<Engine, kByColumn, static_cast<int>(kIndex) + 1>(
+          std::make_index_sequence<static_cast<size_t>(Engine::kMostRows[kIndex])>())...};
 }
+template <typename Engine, bool kByColumn>
+constexpr auto kStrips =
+    make_strips_of_blocks<Engine, kByColumn>(std::make_index_sequence<static_cast<size_t>(Engine::kMaxBlocks)>());
 
 // The first `elements` of 32, then zeros.
-EXPERTMESH_BF16_TARGET inline __m512i load_some(const Bf16* p, int64_t elements) {
+EXPERTMESH_AVX512_TARGET inline __m512i load_some(const Bf16* p, int64_t elements) {
   if (elements >= 32) return _mm512_loadu_si512(p);
   return elements <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16((__mmask32{1} << elements) - 1, p);
 }
 
-EXPERTMESH_BF16_TARGET void pack_transposed(const Bf16* rows, int64_t row_stride, int64_t columns, int64_t depth,
+EXPERTMESH_AVX512_TARGET void pack_transposed(const Bf16* rows, int64_t row_stride, int64_t columns, int64_t depth,
                                             BfPair* out, int64_t out_columns, int64_t out_pairs) {
   for (int64_t column = 0; column < out_columns; column += kLanes) {
     for (int64_t pair = 0; pair < out_pairs; pair += kLanes) {
@@ -107,7 +103,7 @@ EXPERTMESH_BF16_TARGET void pack_transposed(const Bf16* rows, int64_t row_stride
 }
 
 // The first `elements` of 16, each in the lower half of a lane, then zeros.
-EXPERTMESH_BF16_TARGET inline __m512i load_wide(const Bf16* p, int64_t elements) {
+EXPERTMESH_AVX512_TARGET inline __m512i load_wide(const Bf16* p, int64_t elements) {
   if (elements >= kLanes) {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
@@ -115,7 +111,7 @@ EXPERTMESH_BF16_TARGET inline __m512i load_wide(const Bf16* p, int64_t elements)
   return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1U << elements) - 1U), p));
 }
 
-EXPERTMESH_BF16_TARGET void pack_rows(const Bf16* rows, int64_t row_stride, int64_t columns, int64_t depth, BfPair* out,
+EXPERTMESH_AVX512_TARGET void pack_rows(const Bf16* rows, int64_t row_stride, int64_t columns, int64_t depth, BfPair* out,
                                       int64_t out_columns, int64_t out_pairs) {
   for (int64_t pair = 0; pair < out_pairs; ++pair, out += out_columns) {
     const Bf16* low = rows + 2 * pair * row_stride;
@@ -129,20 +125,18 @@ EXPERTMESH_BF16_TARGET void pack_rows(const Bf16* rows, int64_t row_stride, int6
 }
 
 // Strips of a panel are of nearly one height: 64 rows are nine sixes and two fives.
+template <typename Engine, bool kByColumn>
 void multiply_in_strips(const PairProduct& product) {
-  const int64_t num_strips = (product.rows + kMaxRows - 1) / kMaxRows;
-  if (num_strips == 0) return;
-  const int64_t low = product.rows / num_strips, num_high = product.rows % num_strips;
   const char* stream = static_cast<const char*>(product.stream);
   int64_t stream_lines = product.stream_bytes / kLine;
-  for (int64_t column = 0; column < product.columns; column += kPanel) {
-    const int64_t blocks = std::min(kMaxBlocks, (product.columns - column) / kLanes);
-    int64_t row = 0;
-    for (int64_t i = 0; i < num_strips; ++i) {
-      const int64_t rows = i < num_high ? low + 1 : low;
+  for (int64_t column = 0; column < product.columns; column += Engine::kMaxBlocks * kLanes) {
+    const int64_t blocks = std::min<int64_t>(Engine::kMaxBlocks, (product.columns - column) / kLanes);
+    const Strips& strips = kStrips<Engine, kByColumn>[static_cast<size_t>(blocks - 1)];
+    const EvenParts parts(product.rows, Engine::kMostRows[blocks - 1]);
+    for (int64_t i = 0; i < parts.count(); ++i) {
+      const int64_t rows = parts.size(i);
       const bool streams = stream_lines >= rows * blocks;
-      strip_of(rows, blocks)(product, row, column, streams ? stream : nullptr);
-      row += rows;
+      strips[static_cast<size_t>(rows - 1)](product, parts.begin(i), column, streams ? stream : nullptr);
       if (!streams) continue;
       stream += rows * blocks * kLine;
       stream_lines -= rows * blocks;
@@ -150,17 +144,34 @@ void multiply_in_strips(const PairProduct& product) {
   }
 }
 
+template <typename Engine>
+void multiply_in_registers(const PairProduct& product) {
+  if (product.a.step == 1) {
+    multiply_in_strips<Engine, false>(product);
+  } else {
+    EXPERTMESH_CHECK(product.a.row_stride == 1);
+    multiply_in_strips<Engine, true>(product);
+  }
+}
+
 }  // namespace
 
-bool has_pair_products() { return has_bf16_dots(); }
+bool has_pair_products() { return processor_isa() == Isa::kAvx512; }
 
-bool multiplies_on_tiles() { return instruction_sets().load(std::memory_order_relaxed).may_use_tiles && has_amx(); }
+bool multiplies_on_tiles() { return instruction_sets().may_use_tiles && has_amx(); }
+
+const char* pair_products_name() {
+  if (multiplies_on_tiles()) return "amx";
+  return instruction_sets().prefers_dots ? "avx512_bf16" : "avx512";
+}
 
 void multiply_pairs(const PairProduct& product) {
   if (multiplies_on_tiles()) {
     multiply_pairs_amx(product);
+  } else if (instruction_sets().prefers_dots) {
+    multiply_in_registers<PairDots>(product);
   } else {
-    multiply_in_strips(product);
+    multiply_in_registers<PairFmas>(product);
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// C = A B or C += A B in bf16 with fp32 sums, on blocks that are in the cache, with AMX or with the dot products of
-// AVX-512 BF16: each multiplies pairs of neighbours along the depth. The inner product of attention and of the linear
-// head. No torch.
-//   A  pairs of each row, read one at a time through two strides: rows of a bf16 matrix as they are, or [pair][row][2]
+// C = A B or C += A B in bf16 with fp32 sums, on blocks that are in the cache, with AMX, with the dot products of
+// AVX-512 BF16 or with FMAs: each multiplies pairs of neighbours along the depth. The inner product of attention and of
+// the linear head. No torch.
+//   A  pairs of each row through two strides, of which one is 1: rows of a bf16 matrix as they are, or [pair][row][2]
 //   B  [pair][column][2]: two neighbours of the depth side by side for each column; columns come in sixteens
 //   C  fp32, rows of contiguous columns
 // An odd depth is padded with zeros by those who pack.
@@ -44,6 +44,9 @@ bool has_pair_products();
 // Whether they run on AMX tiles: then rows of A whose pairs lie one after the other cost less, and so does more depth
 // at once, as sums are in registers and B is read at full rate from the second cache.
 bool multiplies_on_tiles();
+
+// "amx", "avx512_bf16" or "avx512".
+const char* pair_products_name();
 
 void multiply_pairs(const PairProduct& product);
 

@@ -45,8 +45,9 @@ class PairProducts : public testing::TestWithParam<IsaLevel> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Kernels, PairProducts,
-                         testing::Values(IsaLevel{"Avx512Bf16", {Isa::kAvx512, true}},
-                                         IsaLevel{"Amx", {Isa::kAvx512, true, true}}),
+                         testing::Values(IsaLevel{"Avx512", {Isa::kAvx512}},
+                                         IsaLevel{"Avx512Bf16", {Isa::kAvx512, true, true}},
+                                         IsaLevel{"Amx", {Isa::kAvx512, true, true, true}}),
                          [](const auto& tested) { return tested.param.name; });
 
 // C = A B from A's rows, and from two of its rows side by side; B from its rows, and from those of its transpose.

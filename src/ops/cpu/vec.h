@@ -165,7 +165,8 @@ enum class Isa { kBaseline, kAvx2, kAvx512 };
 // Which instruction sets kernels are compiled for here.
 struct InstructionSets {
   Isa isa = Isa::kBaseline;
-  bool has_bf16_dots = false;  // AVX-512 BF16
+  bool has_bf16 = false;       // AVX-512 BF16
+  bool prefers_dots = false;   // its dot products to FMAs (pair_engines.h)
   bool may_use_tiles = false;  // AMX, where amx.h finds it
 
   bool operator==(const InstructionSets&) const = default;
@@ -174,27 +175,25 @@ struct InstructionSets {
 inline InstructionSets processor_sets() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {
-    const bool has_bf16_dots = __builtin_cpu_supports("avx512bf16") != 0;
-    return {Isa::kAvx512, has_bf16_dots, has_bf16_dots};
+    const bool has_bf16 = __builtin_cpu_supports("avx512bf16") != 0;
+    return {Isa::kAvx512, has_bf16, has_bf16 && __builtin_cpu_is("intel") == 0, has_bf16};
   }
   return {__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Isa::kAvx2 : Isa::kBaseline};
 }
 
 // What kernels run with: the processor's best, unless a test asks for less.
-inline std::atomic<InstructionSets>& instruction_sets() {
-  static std::atomic<InstructionSets> sets{processor_sets()};
-  return sets;
-}
+inline std::atomic<InstructionSets> g_instruction_sets{processor_sets()};
 
-inline Isa processor_isa() { return instruction_sets().load(std::memory_order_relaxed).isa; }
-inline bool has_bf16_dots() { return instruction_sets().load(std::memory_order_relaxed).has_bf16_dots; }
+inline InstructionSets instruction_sets() { return g_instruction_sets.load(std::memory_order_relaxed); }
+inline Isa processor_isa() { return instruction_sets().isa; }
+inline bool has_bf16() { return instruction_sets().has_bf16; }
 
 // All kernels from now on, for all threads; what this processor lacks stays off.
 inline void TEST_use_instruction_sets(InstructionSets wanted) {
   const InstructionSets own = processor_sets();
   const Isa isa = wanted.isa < own.isa ? wanted.isa : own.isa;
-  const bool has_bf16_dots = isa == Isa::kAvx512 && own.has_bf16_dots && wanted.has_bf16_dots;
-  instruction_sets().store({isa, has_bf16_dots, has_bf16_dots && wanted.may_use_tiles});
+  const bool has_bf16 = isa == Isa::kAvx512 && own.has_bf16 && wanted.has_bf16;
+  g_instruction_sets.store({isa, has_bf16, has_bf16 && wanted.prefers_dots, has_bf16 && wanted.may_use_tiles});
 }
 
 // Defines the exported function `name` with `parameters`, which runs `body` (an inline function) with `arguments`,

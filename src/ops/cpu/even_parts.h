@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the products of several instruction sets share. No torch.
+// How many rows a product takes at a time. No torch.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-
-#include "ops/cpu/expert_kernels.h"
 
 namespace expertmesh::ops::cpu {
 
