@@ -2,7 +2,8 @@
 // The parts of the bf16 experts of one MoE layer (ops/cpu/expert_gemm.h), each over all experts, whose weights fit no
 // cache, taken by the threads one expert after the other. In each round every part runs once, behind what AMX does at
 // most from the first cache, where the processor has it.
-//   expert_bench [rows hidden width experts] [--threads N] [--rounds N]
+//   expert_bench [rows hidden width experts] [--threads N] [--rounds N] [--kernels avx512]
+// --kernels: one of `expertmesh list kernels` instead of the one that is chosen here.
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -22,6 +23,7 @@
 #include "base/median.h"
 #include "ops/cpu/expert_act.h"
 #include "ops/cpu/expert_gemm.h"
+#include "ops/cpu/expert_kernels.h"
 
 namespace expertmesh {
 namespace {
@@ -239,6 +241,7 @@ class Bench {
 }  // namespace expertmesh
 
 int main(int argc, char** argv) {
+  using expertmesh::ops::cpu::kExpertKernels, expertmesh::ops::cpu::TEST_use_expert_kernels;
   expertmesh::Sizes sizes;
   int64_t* positional[] = {&sizes.rows, &sizes.hidden, &sizes.width, &sizes.experts};
   size_t next = 0;
@@ -248,12 +251,21 @@ int main(int argc, char** argv) {
       sizes.threads = std::max(1, std::atoi(argv[++i]));
     } else if (word == "--rounds" && i + 1 < argc) {
       sizes.rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (word == "--kernels" && i + 1 < argc) {
+      const std::string_view name = argv[++i];
+      const auto* const found =
+          std::ranges::find_if(kExpertKernels, [&](const auto* row) { return row->name == name && row->runs_here(); });
+      if (found == std::end(kExpertKernels)) {
+        fmt::print("This processor has no kernels {}.\n", name);
+        return 1;
+      }
+      TEST_use_expert_kernels(*found);
     } else if (next < std::size(positional)) {
       *positional[next++] = std::max(1LL, std::atoll(argv[i]));
     }
   }
   if (!expertmesh::ops::cpu::has_expert_gemm()) {
-    fmt::print("This processor has none of AMX, AVX-512 BF16 and AVX2.\n");
+    fmt::print("This processor has none of AMX, AVX-512 and AVX2.\n");
     return 1;
   }
   expertmesh::Bench(sizes).run();

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-
 #include "ckpt/convert.h"
 #include "ckpt/test_support.h"
 

@@ -83,8 +83,8 @@ TEST(TokenizerNormalizer, EqualsUtf8procOnMixedText) {
   }
 }
 
-// 4,000,000 marks in the worst order: ordering them by exchanging neighbours would take hours, and meet the time limit of
-// the program of tests.
+// 4,000,000 marks in the worst order: ordering them by exchanging neighbours would take hours, and meet the time limit
+// of the program of tests.
 TEST(TokenizerNormalizer, LongRunsOfMarksTakeLinearTime) {
   std::string text = "a";
   for (int i = 0; i < 2000000; ++i) text += "\xcc\x81";

@@ -189,8 +189,8 @@ TEST(StreamDecoder, EqualsDecode) {
   }
 }
 
-// One endless word, white space or emoji: tenths of a second. A quadratic way would meet the time limit of the program of
-// tests.
+// One endless word, white space or emoji: tenths of a second. A quadratic way would meet the time limit of the program
+// of tests.
 TEST(Tokenizer, EndlessTextsTakeLinearTime) {
   const Tokenizer& tokenizer = small("tokenizer");
   for (const char* unit : {"a", " ", "\n", "the", "\xf0\x9f\x91\xa9\xe2\x80\x8d", "\xcc\x81\xcc\xa3", "'", "<",

@@ -105,7 +105,7 @@ const ExpertMlp& reference_expert_mlp();
 // The same products with native row passes between them; fp32 and bf16.
 const ExpertMlp& native_expert_mlp();
 
-// Our own products for changing numbers of rows: bf16 on CPUs with AVX-512 BF16 or AVX2.
+// Our own products for changing numbers of rows: bf16 on CPUs with AMX, AVX-512 or AVX2.
 const ExpertMlp& packed_expert_mlp();
 
 // Forward alone, for decoding: experts with a few rows each. Its sums are in another order than those of the ones that

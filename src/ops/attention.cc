@@ -15,7 +15,7 @@ at::Tensor attention(const at::Tensor& q_TND, const at::Tensor& k_TMD, const at:
                    cu_seqlens.empty() ? 0 : cu_seqlens.back(), q_TND.size(0));
   const int64_t num_tasks = (static_cast<int64_t>(cu_seqlens.size()) - 1) * k_TMD.size(1);
   // fp32 goes through ATen: it is there to be compared with transformers, which does the same. So does bf16 where there
-  // are too few tasks for the threads, unless the library multiplies it badly. On dot products of bf16 the own kernel
+  // are too few tasks for the threads, unless the library multiplies it badly. With AVX-512 the own kernel
   // is three times as fast, so that half of the threads are enough for it.
   const int64_t per_task = cpu::has_pair_products() ? 2 : 1;
   const bool suits_tiles =

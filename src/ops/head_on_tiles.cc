@@ -13,7 +13,6 @@
 #include "ops/cpu/linear_head.h"
 #include "ops/cpu/tile_product.h"
 #include "ops/new_tensor.h"
-#include "ops/product.h"
 #include "ops/raw.h"
 #include "ops/units.h"
 
@@ -212,7 +211,7 @@ class Chunks {
 
 bool suits_head_tiles(const at::Tensor& weight) {
   return weight.scalar_type() == at::kBFloat16 && weight.is_contiguous() && weight.size(1) % kRowUnit == 0 &&
-         weight.size(1) > 0 && cpu::has_pair_products() && library_multiplies(at::kBFloat16);
+         weight.size(1) > 0 && cpu::has_pair_products();
 }
 
 void head_on_tiles(const HeadProblem& problem, double* logprobs) {

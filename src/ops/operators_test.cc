@@ -89,7 +89,7 @@ class NativeOperators : public testing::TestWithParam<Case> {
   }
 
  private:
-  const cpu::InstructionSets before_ = cpu::instruction_sets().load();
+  const cpu::InstructionSets before_ = cpu::instruction_sets();
   const bool poisoned_before_ = poisons_new_memory();
 };
 

@@ -12,7 +12,7 @@
 #include <atomic>
 
 #include "base/check.h"
-#include "ops/cpu/vec.h"
+#include "ops/cpu/pair_product.h"
 #include "ops/new_tensor.h"
 
 namespace expertmesh::ops {
@@ -69,7 +69,8 @@ void multiply_as_more_rows(at::Tensor& out, const at::Tensor& a, const at::Tenso
 
 bool library_multiplies(at::ScalarType dtype) {
   if (dtype != at::kBFloat16) return true;
-  return cpu::processor_isa() == cpu::Isa::kAvx512 && !g_through_fp32.load(std::memory_order_relaxed);
+  const bool has_fast_bf16 = cpu::multiplies_on_tiles() || cpu::instruction_sets().prefers_dots;
+  return has_fast_bf16 && !g_through_fp32.load(std::memory_order_relaxed);
 }
 
 void TEST_multiply_through_fp32(bool on) { g_through_fp32.store(on); }

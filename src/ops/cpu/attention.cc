@@ -5,7 +5,7 @@
 //   forward   S = Q K^T; running maximum and sum; O = O e^(old - new) + P V
 //   backward  P = e^(S - logsumexp); dP = dO V^T; dS = P (dP - <dO, O>); dV += P^T dO; dK += dS^T Q; dQ += dS K
 // Rows past the end of the document are zero with a logsumexp of infinity: their P is 0.
-// Tensors in bf16 go to attention_pairs.h where the processor has its dot products.
+// Tensors in bf16 go to attention_pairs.h where the processor has AVX-512.
 #include "ops/cpu/attention.h"
 
 #include <algorithm>

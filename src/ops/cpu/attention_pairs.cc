@@ -75,7 +75,8 @@ int64_t num_key_blocks(const Sizes& sizes, int64_t first_query) {
 }
 
 // Rows as they are, padded with zeros to [rows up to `padded`][width].
-EXPERTMESH_AVX512_TARGET void copy_rows(const Bf16* from, int64_t stride, int64_t rows, const Sizes& sizes, BfPair* out) {
+EXPERTMESH_AVX512_TARGET void copy_rows(const Bf16* from, int64_t stride, int64_t rows, const Sizes& sizes,
+                                        BfPair* out) {
   auto* to = reinterpret_cast<Bf16*>(out);
   for (int64_t r = 0; r < rows; ++r, from += stride, to += sizes.width) {
     for (int64_t i = 0; i < sizes.width; i += 2 * kLanes) {
@@ -86,13 +87,14 @@ EXPERTMESH_AVX512_TARGET void copy_rows(const Bf16* from, int64_t stride, int64_
   }
 }
 
-EXPERTMESH_AVX512_TARGET void store_rows(const float* from, int64_t rows, const Sizes& sizes, Bf16* to, int64_t stride) {
+EXPERTMESH_AVX512_TARGET void store_rows(const float* from, int64_t rows, const Sizes& sizes, Bf16* to,
+                                         int64_t stride) {
   store_tile(from, sizes.width, rows, sizes.dim, to, stride);
 }
 
 // Rows [begin, begin + count), each by its factor.
 EXPERTMESH_AVX512_TARGET void scale_rows(const float* factors, int64_t begin, int64_t count, const Sizes& sizes,
-                                       float* rows) {
+                                         float* rows) {
   for (int64_t r = begin; r < begin + count; ++r) {
     if (factors[r] != 1.0F) scale_row(rows + r * sizes.width, sizes.width, factors[r]);
   }
@@ -149,7 +151,7 @@ struct ForwardScratch {
 // Scores of a vector of queries, scaled; -infinity where the key is later.
 template <bool kSeesAll>
 EXPERTMESH_AVX512_TARGET EXPERTMESH_INLINE __m512 score_at(const float* scores, const Meeting& meeting, int64_t r,
-                                                         int64_t column, __m512 scale) {
+                                                           int64_t column, __m512 scale) {
   const __m512 s = _mm512_mul_ps(_mm512_loadu_ps(scores + r * kQueries + column), scale);
   if constexpr (kSeesAll) return s;
   return _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), meeting.visible(r, column), s);
@@ -265,7 +267,7 @@ void backward_block(const BackwardScratch& s, const Sizes& sizes, int64_t first_
 
 // logsumexp and <dO, O> of a block's queries.
 EXPERTMESH_AVX512_TARGET void load_row_sums(const AttentionTensors<Bf16>& tensors, const AttentionShape& shape,
-                                          int64_t token, int64_t head, int64_t rows, const BackwardScratch& s) {
+                                            int64_t token, int64_t head, int64_t rows, const BackwardScratch& s) {
   std::fill_n(s.logsumexp, kQueries, __builtin_inff());
   std::fill_n(s.delta, kQueries, 0.0F);
   for (int64_t r = 0; r < rows; ++r) {

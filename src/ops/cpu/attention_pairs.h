@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of attention.h with the dot products of AVX-512 BF16 (pair_product.h): scores and their gradients are
-// fp32, probabilities and gradients of scores are rounded to bf16 before they are multiplied. No torch.
+// The kernel of attention.h on products of bf16 pairs (pair_product.h): scores and their gradients are fp32,
+// probabilities and gradients of scores are rounded to bf16 before they are multiplied. No torch.
 #pragma once
 
 #include "ops/cpu/attention.h"

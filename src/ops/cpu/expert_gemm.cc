@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "ops/cpu/expert_act.h"
 #include "ops/cpu/even_parts.h"
+#include "ops/cpu/expert_act.h"
 #include "ops/cpu/expert_kernels.h"
 
 namespace expertmesh::ops::cpu {

@@ -65,8 +65,8 @@ extern const ExpertKernels kExpertKernelsAvx512;      // AVX-512: FMAs on pairs 
 extern const ExpertKernels kExpertKernelsAvx2;        // AVX2 and FMA, as well
 
 // Every row, the fastest first; but dot products only where the processor prefers them (vec.h).
-constexpr const ExpertKernels* kExpertKernels[] = {&kExpertKernelsAmx, &kExpertKernelsAvx512Bf16,
-                                                   &kExpertKernelsAvx512, &kExpertKernelsAvx2};
+constexpr const ExpertKernels* kExpertKernels[] = {&kExpertKernelsAmx, &kExpertKernelsAvx512Bf16, &kExpertKernelsAvx512,
+                                                   &kExpertKernelsAvx2};
 
 // The fastest that runs here; nullptr: none does.
 const ExpertKernels* best_expert_kernels();

@@ -37,7 +37,7 @@ EXPERTMESH_AVX512_TARGET inline __m512i pair_order(int half) {
 
 // Two neighbouring rows (high may be nullptr: zeros) become a pair of each block of columns.
 EXPERTMESH_AVX512_TARGET inline void pack_pair(const Bf16* low, const Bf16* high, int64_t columns, int64_t block_size,
-                                             const __m512i (&order)[2], uint32_t* to) {
+                                               const __m512i (&order)[2], uint32_t* to) {
   for (int64_t column = 0; column < columns; column += 2 * kLanes, to += 2 * block_size) {
     const __mmask32 mask = mask_of(columns - column);
     const __m512i low_row = _mm512_maskz_loadu_epi16(mask, low + column);
@@ -114,7 +114,7 @@ EXPERTMESH_AVX512_TARGET inline void store_line(Bf16* to, __m512i elements, bool
 }
 
 EXPERTMESH_AVX512_TARGET inline void store_two_blocks(Bf16* to, __m512 first, __m512 second, int64_t columns,
-                                                    bool is_read_late) {
+                                                      bool is_read_late) {
   if (columns < 2 * kLanes) {
     store_block(to, first, columns);
     store_block(to + kLanes, second, columns - kLanes);
@@ -221,7 +221,8 @@ void multiply(const ExpertProduct& product) {
   beside.finish();
 }
 
-EXPERTMESH_AVX512_TARGET void pack_columns(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth, uint32_t* out) {
+EXPERTMESH_AVX512_TARGET void pack_columns(IndexedRows<const Bf16> rows, int64_t columns, int64_t depth,
+                                           uint32_t* out) {
   const int64_t pairs = (depth + 1) / 2;
   for (int64_t first = 0; first < columns; first += kLanes) {
     const int64_t block_columns = std::min(kLanes, columns - first);
@@ -284,8 +285,8 @@ EXPERTMESH_AVX512_TARGET inline void store_elements(Bf16* to, __m512i elements, 
 }
 
 // 32 rows of 16 columns at a time: pairs of rows side by side, then these turned.
-EXPERTMESH_AVX512_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows, int64_t columns, IndexedRows<Bf16> out,
-                                      bool is_read_late) {
+EXPERTMESH_AVX512_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows, int64_t columns,
+                                        IndexedRows<Bf16> out, bool is_read_late) {
   const __m512i order = pair_order(0);
   for (int64_t row = 0; row < rows; row += 2 * kLanes) {
     const int64_t block_rows = std::min(2 * kLanes, rows - row);

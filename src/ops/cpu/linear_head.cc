@@ -19,7 +19,7 @@ constexpr int64_t kPairsAtOnce = 144;  // of ids that dX adds up: 36 KiB of weig
 // Maximum, e^(score - maximum) and their sum for each token of a panel: scores [rows][kHeadPanel]. Panels are whole
 // cache lines of exps, which go around the caches: they are read when the whole vocabulary has been through.
 EXPERTMESH_AVX512_TARGET void soften_panel(const float* scores, int64_t rows, int64_t width, Bf16* exps,
-                                         int64_t exps_stride, float* maxima, float* sums) {
+                                           int64_t exps_stride, float* maxima, float* sums) {
   constexpr int64_t kVectors = 2;
   for (int64_t column = 0; column < width; column += kVectors * kLanes) {
     const float* score = scores + column;
@@ -42,8 +42,7 @@ EXPERTMESH_AVX512_TARGET void soften_panel(const float* scores, int64_t rows, in
         sum[v] = _mm512_add_ps(sum[v], e[v]);
       }
       if (exps == nullptr) continue;
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(exps + r * exps_stride + column),
-                          round_to_bf16(e[0], e[1]));
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(exps + r * exps_stride + column), round_to_bf16(e[0], e[1]));
     }
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
@@ -78,7 +77,7 @@ EXPERTMESH_AVX512_TARGET void fill_factors(const HeadChunk& chunk, int64_t group
 
 // G of two rows (the second may be missing), as rows and side by side.
 EXPERTMESH_AVX512_TARGET void fill_two_rows(const Bf16* exps, const float* factors, int64_t columns, bool has_second,
-                                          Bf16* grads, BfPair* pairs) {
+                                            Bf16* grads, BfPair* pairs) {
   for (int64_t column = 0; column < columns; column += kLanes) {
     const __m512 factor = _mm512_loadu_ps(factors + column);
     const __m256i first = round_to_bf16(_mm512_mul_ps(to_fp32(load_half(exps + column)), factor));
@@ -94,7 +93,7 @@ EXPERTMESH_AVX512_TARGET void fill_two_rows(const Bf16* exps, const float* facto
 
 // Weights of two rows (the second may be missing) side by side, into panels of the hidden size.
 EXPERTMESH_AVX512_TARGET void pack_two_rows(const Bf16* rows, int64_t hidden, bool has_second, BfPair* out,
-                                          int64_t panel_stride) {
+                                            int64_t panel_stride) {
   for (int64_t begin = 0; begin < hidden; begin += kHeadPanel, out += panel_stride) {
     const int64_t width = std::min(kHeadPanel, hidden - begin);
     for (int64_t i = 0; i < width; i += kLanes) {
@@ -107,7 +106,7 @@ EXPERTMESH_AVX512_TARGET void pack_two_rows(const Bf16* rows, int64_t hidden, bo
 
 // G of a group, [pairs][columns], into the rows of its tokens.
 EXPERTMESH_AVX512_TARGET void turn_gradients(const BfPair* pairs, int64_t num_pairs, int64_t columns, BfPair* out,
-                                           int64_t token_stride) {
+                                             int64_t token_stride) {
   for (int64_t pair = 0; pair < num_pairs; pair += kLanes) {
     const int64_t count = std::min(kLanes, num_pairs - pair);
     for (int64_t column = 0; column < columns; column += kLanes) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The language-model head and its softmax cross-entropy on tiles of the dot products of AVX-512 BF16 (pair_product.h):
-// a chunk of tokens against the whole vocabulary, in two passes. No torch.
-//   scores     S = W X^T for a group of ids at a time; kept are e^(S - the group's maximum) in bf16, the maximum and
-//   the
-//              sum of each token. Those of all groups give log-sum-exp.
+// The language-model head and its softmax cross-entropy on products of bf16 pairs (pair_product.h): a chunk of tokens
+// against the whole vocabulary, in two passes. No torch.
+//   scores     S = W X^T for a group of ids at a time; kept are e^(S - the group's maximum) in bf16, and the maximum
+//              and sum of each token. Those of all groups give log-sum-exp.
 //   gradients  G = scale (softmax - one-hot); dW += G X for a group of ids, dX += G^T W for a panel of the hidden size.
 // Scores are never rounded. Groups, panels and blocks of tokens are independent of each other: callers spread them over
 // threads; no result depends on how. Hidden sizes are multiples of 32.

@@ -51,8 +51,7 @@ struct PairFmas {
   static constexpr int kMostRows[kMaxBlocks] = {12, 12};
 
   template <bool kByColumn, int kRows, int kBlocks>
-  EXPERTMESH_AVX512_TARGET static EXPERTMESH_INLINE void add(const PairStep<kRows>& a,
-                                                             __m512 (&sums)[kRows][kBlocks]) {
+  EXPERTMESH_AVX512_TARGET static EXPERTMESH_INLINE void add(const PairStep<kRows>& a, __m512 (&sums)[kRows][kBlocks]) {
     // [row][pair], or [pair][row]: sixteen apart either way.
     alignas(64) float first[16 * kStepPairs], second[16 * kStepPairs];
     const auto widen = [&](int64_t at, __m512i pairs) EXPERTMESH_AVX512_LAMBDA {

@@ -72,9 +72,8 @@ constexpr Strips make_strips(std::index_sequence<kIndex...> /*indices*/) {
 }
 template <typename Engine, bool kByColumn, size_t... kIndex>
 constexpr auto make_strips_of_blocks(std::index_sequence<kIndex...> /*indices*/) {
-  return std::array<Strips, sizeof...(kIndex)>{
-      make_strips<Engine, kByColumn, static_cast<int>(kIndex) + 1>(
-          std::make_index_sequence<static_cast<size_t>(Engine::kMostRows[kIndex])>())...};
+  return std::array<Strips, sizeof...(kIndex)>{make_strips<Engine, kByColumn, static_cast<int>(kIndex) + 1>(
+      std::make_index_sequence<static_cast<size_t>(Engine::kMostRows[kIndex])>())...};
 }
 template <typename Engine, bool kByColumn>
 constexpr auto kStrips =
@@ -87,7 +86,7 @@ EXPERTMESH_AVX512_TARGET inline __m512i load_some(const Bf16* p, int64_t element
 }
 
 EXPERTMESH_AVX512_TARGET void pack_transposed(const Bf16* rows, int64_t row_stride, int64_t columns, int64_t depth,
-                                            BfPair* out, int64_t out_columns, int64_t out_pairs) {
+                                              BfPair* out, int64_t out_columns, int64_t out_pairs) {
   for (int64_t column = 0; column < out_columns; column += kLanes) {
     for (int64_t pair = 0; pair < out_pairs; pair += kLanes) {
       __m512i in[16], turned[16];
@@ -111,8 +110,8 @@ EXPERTMESH_AVX512_TARGET inline __m512i load_wide(const Bf16* p, int64_t element
   return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1U << elements) - 1U), p));
 }
 
-EXPERTMESH_AVX512_TARGET void pack_rows(const Bf16* rows, int64_t row_stride, int64_t columns, int64_t depth, BfPair* out,
-                                      int64_t out_columns, int64_t out_pairs) {
+EXPERTMESH_AVX512_TARGET void pack_rows(const Bf16* rows, int64_t row_stride, int64_t columns, int64_t depth,
+                                        BfPair* out, int64_t out_columns, int64_t out_pairs) {
   for (int64_t pair = 0; pair < out_pairs; ++pair, out += out_columns) {
     const Bf16* low = rows + 2 * pair * row_stride;
     const int64_t in_low = 2 * pair < depth ? columns : 0, in_high = 2 * pair + 1 < depth ? columns : 0;
