@@ -3,9 +3,7 @@
 // packed B, pairs of each row of A broadcast. So loads hide behind the products even where both come from the second
 // cache level.
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <utility>
 
 #include "ops/cpu/bf16_vec.h"
 #include "ops/cpu/even_parts.h"
@@ -175,21 +173,9 @@ EXPERTMESH_AVX512_TARGET void run_tile(const Tile& tile) {
 }
 
 using TileFunction = void (*)(const Tile&);
-using TileFunctions = std::array<TileFunction, kMostPairRows>;
-
-// run_tile<rows, kBlocks> at [rows - 1].
-template <typename Engine, int kBlocks, size_t... kIndex>
-constexpr TileFunctions make_tiles(std::index_sequence<kIndex...> /*indices*/) {
-  return {run_tile<Engine, static_cast<int>(kIndex) + 1, kBlocks>...};
-}
-template <typename Engine, size_t... kIndex>
-constexpr auto make_tiles_of_blocks(std::index_sequence<kIndex...> /*indices*/) {
-  return std::array<TileFunctions, sizeof...(kIndex)>{make_tiles<Engine, static_cast<int>(kIndex) + 1>(
-      std::make_index_sequence<static_cast<size_t>(Engine::kMostRows[kIndex])>())...};
-}
 template <typename Engine>
-constexpr auto kTilesOfBlocks =
-    make_tiles_of_blocks<Engine>(std::make_index_sequence<static_cast<size_t>(Engine::kMaxBlocks)>());
+constexpr auto kTiles = functions_of_sizes<Engine>(
+    []<int kRows, int kBlocks>() -> TileFunction { return run_tile<Engine, kRows, kBlocks>; });
 
 template <typename Engine>
 void multiply(const ExpertProduct& product) {
@@ -206,7 +192,7 @@ void multiply(const ExpertProduct& product) {
     const int64_t column = strips.begin(strip) * kLanes, blocks = strips.size(strip);
     tile.b = product.b + strips.begin(strip) * tile.b_block;
     tile.columns = std::min(blocks * kLanes, product.columns - column);
-    const TileFunctions& functions = kTilesOfBlocks<Engine>[static_cast<size_t>(blocks - 1)];
+    const auto& functions = kTiles<Engine>[static_cast<size_t>(blocks - 1)];
     const EvenParts tiles(product.rows, Engine::kMostRows[blocks - 1]);
     for (int64_t i = 0; i < tiles.count(); ++i) {
       const int64_t first = tiles.begin(i), rows = tiles.size(i);

@@ -4,6 +4,9 @@
 // do twice its work; AMD's make one in the time of one. No torch.
 #pragma once
 
+#include <array>
+#include <utility>
+
 #include "ops/cpu/bf16_vec.h"
 
 namespace expertmesh::ops::cpu {
@@ -100,5 +103,21 @@ struct PairFmas {
     return reinterpret_cast<__m512>(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
   }
 };
+
+// A function for every size of a block of C that fits the engine: make<rows, blocks>() at [blocks - 1][rows - 1].
+template <typename Engine, typename Make>
+constexpr auto functions_of_sizes(const Make& make) {
+  using Function = decltype(make.template operator()<1, 1>());
+  std::array<std::array<Function, kMostPairRows>, Engine::kMaxBlocks> table{};
+  const auto fill_one = [&]<int kIndex>() {
+    constexpr int kBlock = kIndex / kMostPairRows, kRow = kIndex % kMostPairRows;
+    if constexpr (kRow < Engine::kMostRows[kBlock])
+      table[kBlock][kRow] = make.template operator()<kRow + 1, kBlock + 1>();
+  };
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...> /*indices*/) {
+    (fill_one.template operator()<kIndex>(), ...);
+  }(std::make_integer_sequence<int, Engine::kMaxBlocks * kMostPairRows>());
+  return table;
+}
 
 }  // namespace expertmesh::ops::cpu

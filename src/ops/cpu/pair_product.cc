@@ -3,8 +3,6 @@
 #include "ops/cpu/pair_product.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "base/check.h"
 #include "ops/cpu/amx_pair_product.h"
@@ -36,7 +34,7 @@ EXPERTMESH_AVX512_TARGET void multiply_strip(const PairProduct& product, int64_t
       sums[i][j] = product.adds ? _mm512_loadu_ps(c + i * c_stride + j * kLanes) : _mm512_setzero_ps();
     }
   }
-  constexpr int64_t kLines = kRows * kBlocks;
+  constexpr int64_t kLines = int64_t{kRows} * kBlocks;
   const int64_t num_steps = (product.pairs + kStepPairs - 1) / kStepPairs;
   const int64_t lines_a_step = num_steps ? (kLines + num_steps - 1) / num_steps : 0;
   int64_t fetched = product.adds_to_memory || stream != nullptr ? 0 : kLines;
@@ -63,21 +61,9 @@ EXPERTMESH_AVX512_TARGET void multiply_strip(const PairProduct& product, int64_t
 }
 
 using Strip = void (*)(const PairProduct&, int64_t row, int64_t column, const char* stream);
-using Strips = std::array<Strip, kMostPairRows>;
-
-// multiply_strip<rows, kBlocks> at [rows - 1].
-template <typename Engine, bool kByColumn, int kBlocks, size_t... kIndex>
-constexpr Strips make_strips(std::index_sequence<kIndex...> /*indices*/) {
-  return {multiply_strip<Engine, kByColumn, static_cast<int>(kIndex) + 1, kBlocks>...};
-}
-template <typename Engine, bool kByColumn, size_t... kIndex>
-constexpr auto make_strips_of_blocks(std::index_sequence<kIndex...> /*indices*/) {
-  return std::array<Strips, sizeof...(kIndex)>{make_strips<Engine, kByColumn, static_cast<int>(kIndex) + 1>(
-      std::make_index_sequence<static_cast<size_t>(Engine::kMostRows[kIndex])>())...};
-}
 template <typename Engine, bool kByColumn>
-constexpr auto kStrips =
-    make_strips_of_blocks<Engine, kByColumn>(std::make_index_sequence<static_cast<size_t>(Engine::kMaxBlocks)>());
+constexpr auto kStrips = functions_of_sizes<Engine>(
+    []<int kRows, int kBlocks>() -> Strip { return multiply_strip<Engine, kByColumn, kRows, kBlocks>; });
 
 // The first `elements` of 32, then zeros.
 EXPERTMESH_AVX512_TARGET inline __m512i load_some(const Bf16* p, int64_t elements) {
@@ -130,7 +116,7 @@ void multiply_in_strips(const PairProduct& product) {
   int64_t stream_lines = product.stream_bytes / kLine;
   for (int64_t column = 0; column < product.columns; column += Engine::kMaxBlocks * kLanes) {
     const int64_t blocks = std::min<int64_t>(Engine::kMaxBlocks, (product.columns - column) / kLanes);
-    const Strips& strips = kStrips<Engine, kByColumn>[static_cast<size_t>(blocks - 1)];
+    const auto& strips = kStrips<Engine, kByColumn>[static_cast<size_t>(blocks - 1)];
     const EvenParts parts(product.rows, Engine::kMostRows[blocks - 1]);
     for (int64_t i = 0; i < parts.count(); ++i) {
       const int64_t rows = parts.size(i);
