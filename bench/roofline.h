@@ -6,11 +6,6 @@
 
 #include <ATen/Parallel.h>
 
-// g++ 12 takes the undefined inputs inside these intrinsics for mistakes of the caller.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
 #include <ctime>
@@ -18,6 +13,7 @@
 #include <vector>
 
 #include "amx_probe.h"
+#include "ops/cpu/bf16_vec.h"
 
 namespace expertmesh {
 
@@ -38,9 +34,9 @@ class Roofline {
     const double seconds = on_all_threads([](int64_t /*part*/) {
       const ops::cpu::InstructionSets sets = ops::cpu::processor_sets();
       if (sets.prefers_dots) {
-        dots_avx512();
+        products_avx512<true>();
       } else if (sets.isa == ops::cpu::Isa::kAvx512) {
-        fmas_avx512();
+        products_avx512<false>();
       } else if (sets.isa == ops::cpu::Isa::kAvx2) {
         fmas_avx2();
       }
@@ -112,55 +108,33 @@ class Roofline {
     return static_cast<double>(part_bytes()) * threads() / on_all_threads(body);
   }
 
-  // 6 rows, broadcast a pair at a time, by 4 blocks of 16 columns: 10 loads for 24 products.
-  [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]] static void dots_avx512() {
-    constexpr int kRows = 6, kBlocks = 4, kPairs = 64;
-    alignas(64) static uint32_t a[kRows * kPairs] = {}, b[kBlocks * kPairs * 16] = {};
+  // 6 rows, broadcast 32 bits at a time, by 4 blocks of 16 columns: 10 loads for 24 products, which are dot products of
+  // pairs, or FMAs in fp32, of which a pair needs two.
+  template <bool kIsDots>
+  EXPERTMESH_AVX512_TARGET static void products_avx512() {
+    constexpr int kRows = 6, kBlocks = 4, kSteps = 64;
+    alignas(64) static float a[kRows * kSteps] = {}, b[kBlocks * kSteps * 16] = {};
     __m512 sums[kRows][kBlocks];
     for (auto& row : sums) {
       for (__m512& sum : row) sum = _mm512_setzero_ps();
     }
-    for (int64_t done = 0; done < kDots; done += kRows * kBlocks * kPairs) {
+    for (int64_t done = 0; done < kDots; done += kRows * kBlocks * kSteps / (kIsDots ? 1 : 2)) {
       asm volatile("" ::"r"(a), "r"(b) : "memory");  // the zeros are not known
-      for (int pair = 0; pair < kPairs; ++pair) {
-        __m512i columns[kBlocks];
-#pragma GCC unroll 4
-        for (int j = 0; j < kBlocks; ++j) columns[j] = _mm512_load_si512(b + (j * kPairs + pair) * 16);
-#pragma GCC unroll 6
-        for (int i = 0; i < kRows; ++i) {
-          const __m512i row = _mm512_set1_epi32(static_cast<int>(a[i * kPairs + pair]));
-#pragma GCC unroll 4
-          for (int j = 0; j < kBlocks; ++j) {
-            sums[i][j] =
-                _mm512_dpbf16_ps(sums[i][j], reinterpret_cast<__m512bh>(row), reinterpret_cast<__m512bh>(columns[j]));
-          }
-        }
-      }
-    }
-    for (const auto& row : sums) {
-      for (const __m512& sum : row) keep(_mm_cvtsi128_si32(_mm_castps_si128(_mm512_castps512_ps128(sum))));
-    }
-  }
-
-  // As many rows and blocks in fp32, twice for a pair.
-  [[gnu::target("avx512f")]] static void fmas_avx512() {
-    constexpr int kRows = 6, kBlocks = 4, kDepth = 128;
-    alignas(64) static float a[kRows * kDepth] = {}, b[kBlocks * kDepth * 16] = {};
-    __m512 sums[kRows][kBlocks];
-    for (auto& row : sums) {
-      for (__m512& sum : row) sum = _mm512_setzero_ps();
-    }
-    for (int64_t done = 0; done < kDots; done += kRows * kBlocks * kDepth / 2) {
-      asm volatile("" ::"r"(a), "r"(b) : "memory");  // the zeros are not known
-      for (int k = 0; k < kDepth; ++k) {
+      for (int step = 0; step < kSteps; ++step) {
         __m512 columns[kBlocks];
 #pragma GCC unroll 4
-        for (int j = 0; j < kBlocks; ++j) columns[j] = _mm512_load_ps(b + (j * kDepth + k) * 16);
+        for (int j = 0; j < kBlocks; ++j) columns[j] = _mm512_load_ps(b + (j * kSteps + step) * 16);
 #pragma GCC unroll 6
         for (int i = 0; i < kRows; ++i) {
-          const __m512 row = _mm512_set1_ps(a[i * kDepth + k]);
+          const __m512 row = _mm512_set1_ps(a[i * kSteps + step]);
 #pragma GCC unroll 4
-          for (int j = 0; j < kBlocks; ++j) sums[i][j] = _mm512_fmadd_ps(row, columns[j], sums[i][j]);
+          for (int j = 0; j < kBlocks; ++j) {
+            if constexpr (kIsDots) {
+              ops::cpu::add_dots(sums[i][j], _mm512_castps_si512(row), _mm512_castps_si512(columns[j]));
+            } else {
+              sums[i][j] = _mm512_fmadd_ps(row, columns[j], sums[i][j]);
+            }
+          }
         }
       }
     }
