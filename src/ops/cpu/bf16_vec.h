@@ -19,13 +19,8 @@
 
 namespace expertmesh::ops::cpu {
 
-// As bf16 in the lower halves of lanes: to nearest even; NaN stays NaN.
-EXPERTMESH_AVX512_TARGET inline __m512i rounded_bits(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  return _mm512_mask_mov_epi32(_mm512_srli_epi32(up, 16), is_nan, _mm512_set1_epi32(0x7fc0));
+EXPERTMESH_AVX512_TARGET inline __m256i load_half(const Bf16* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
 EXPERTMESH_AVX512_TARGET inline __m256i round_to_bf16(__m512 x) {
@@ -34,7 +29,9 @@ EXPERTMESH_AVX512_TARGET inline __m256i round_to_bf16(__m512 x) {
     asm("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(x));
     return y;
   }
-  return _mm512_cvtepi32_epi16(rounded_bits(x));
+  Bf16 lanes[kLanes];
+  store(lanes, reinterpret_cast<Vec>(x));
+  return load_half(lanes);
 }
 
 // Sixteen of each, one behind the other.
@@ -50,10 +47,6 @@ EXPERTMESH_AVX512_TARGET inline __m512i round_to_bf16(__m512 first, __m512 secon
 // sums += a b for the pairs of each lane. On a processor with AVX-512 BF16.
 EXPERTMESH_AVX512_TARGET EXPERTMESH_INLINE void add_dots(__m512& sums, __m512i a, __m512i b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
-}
-
-EXPERTMESH_AVX512_TARGET inline __m256i load_half(const Bf16* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
 EXPERTMESH_AVX512_TARGET inline void store_half(Bf16* p, __m256i x) {

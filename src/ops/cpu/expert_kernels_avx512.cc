@@ -299,28 +299,23 @@ EXPERTMESH_AVX512_TARGET void transpose(IndexedRows<const Bf16> in, int64_t rows
   }
 }
 
+template <typename Engine>
+constexpr ExpertKernels kernels_on(std::string_view name, bool (*runs_here)()) {
+  return {.name = name,
+          .panel_rows = 24,
+          .copies_lists = false,
+          .multiply = multiply<Engine>,
+          .pack_rows = pack_rows,
+          .pack_columns = pack_columns,
+          .transpose = transpose,
+          .runs_here = runs_here};
+}
+
 }  // namespace
 
-const ExpertKernels kExpertKernelsAvx512Bf16{
-    .name = "avx512_bf16",
-    .panel_rows = 24,
-    .copies_lists = false,
-    .multiply = multiply<PairDots>,
-    .pack_rows = pack_rows,
-    .pack_columns = pack_columns,
-    .transpose = transpose,
-    .runs_here = [] { return processor_isa() == Isa::kAvx512 && processor_sets().has_bf16; },
-};
-
-const ExpertKernels kExpertKernelsAvx512{
-    .name = "avx512",
-    .panel_rows = 24,
-    .copies_lists = false,
-    .multiply = multiply<PairFmas>,
-    .pack_rows = pack_rows,
-    .pack_columns = pack_columns,
-    .transpose = transpose,
-    .runs_here = [] { return processor_isa() == Isa::kAvx512; },
-};
+constinit const ExpertKernels kExpertKernelsAvx512Bf16 =
+    kernels_on<PairDots>("avx512_bf16", [] { return processor_isa() == Isa::kAvx512 && processor_sets().has_bf16; });
+constinit const ExpertKernels kExpertKernelsAvx512 =
+    kernels_on<PairFmas>("avx512", [] { return processor_isa() == Isa::kAvx512; });
 
 }  // namespace expertmesh::ops::cpu
