@@ -81,11 +81,16 @@ def prepare(arguments, kind):
 
 def pretrain(arguments, model, info):
     """A model that knows the text a little: what is fine-tuned, as users do, is no random weights."""
-    out = os.path.join(arguments.out, "%s-pretrained-%d" % (arguments.kind, arguments.pretrain))
+    out = os.path.join(arguments.out, series(arguments))
     if not os.path.exists(os.path.join(out, "config.json")):
         run_sft(arguments, out, ["model=" + model, "train_dataset=" + info, "output_dir=" + out, "max_steps=%d" % arguments.pretrain,
                                  *PRETRAIN_KEYS])
     return out
+
+
+def series(arguments):
+    """How the names of runs begin: with another --pretrain they are other runs."""
+    return arguments.kind + ("-pretrained-%d" % arguments.pretrain if arguments.pretrain else "")
 
 
 def config_path(arguments):
@@ -112,7 +117,7 @@ def nudged_learning_rate(arguments):
 
 def train(arguments, model, info, dispatcher, rule, steps):
     """Trains unless it was done before; gives the log's records."""
-    name = "%s-%s%s" % (arguments.kind, dispatcher, "-" + rule.replace(":", "").replace("/", "of") if rule else "")
+    name = "%s-%s%s" % (series(arguments), dispatcher, "-" + rule.replace(":", "").replace("/", "of") if rule else "")
     out = os.path.join(arguments.out, name)
     log = os.path.join(out, "trainer_log.jsonl")
     if not os.path.exists(log):
