@@ -39,6 +39,7 @@
 #include "moe/dispatcher.h"
 #include "moe/expert_mlp.h"
 #include "ops/rank_memory.h"
+#include "ops/rank_thread.h"
 #include "roofline.h"
 
 namespace expertmesh {
@@ -274,8 +275,8 @@ class Bench {
 };
 
 void bench(const Sizes& sizes, comm::World& world) {
+  ops::begin_rank_thread(sizes.threads);
   const ops::RankMemory memory;  // as in training
-  at::set_num_threads(sizes.threads);
   Bench all(sizes, world);
   if (sizes.turns) {
     all.take_turns();

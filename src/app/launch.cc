@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/launch.h"
 
-#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "base/fault.h"
 #include "comm/launcher.h"
 #include "ops/rank_memory.h"
+#include "ops/rank_thread.h"
 
 namespace expertmesh::app {
 namespace {
@@ -74,7 +74,7 @@ void launch(const LaunchOptions& options, const std::function<void(int)>& prepar
   // Whoever wants short waits wants them at the start as well.
   world_options.setup_timeout = std::min<std::chrono::milliseconds>(world_options.setup_timeout, options.timeout);
   const auto run_rank = [&](comm::World& world) {
-    at::set_num_threads(threads_per_rank(options, world.local_size()));
+    ops::begin_rank_thread(threads_per_rank(options, world.local_size()));
     std::optional<ops::RankMemory> memory;
     if (kHasArenas) memory.emplace();
     body(world);

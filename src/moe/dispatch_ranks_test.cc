@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every dispatcher over rank threads, with the memory of their peers and without, against one rank and against eager:
 // same outputs and gradients however tokens and experts are spread.
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -21,6 +20,7 @@
 #include "moe/expert_mlp.h"
 #include "moe/test_ranks.h"
 #include "ops/new_tensor.h"
+#include "ops/rank_thread.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -39,7 +39,7 @@ void on_ranks(const Problem& problem, const std::vector<int64_t>& bounds, const 
               const Body& body) {
   const int ep_size = static_cast<int>(bounds.size()) - 1;
   comm::run_threads(ep_size, {.timeout = std::chrono::seconds(60)}, [&](comm::World& world) {
-    at::set_num_threads(1);
+    ops::begin_rank_thread(1);
     const std::shared_ptr<comm::Group> ep = everyone(world, candidate.apart);
     body(part_of(problem, bounds, world.rank()), *candidate.dispatcher(), *ep);
   });
@@ -358,7 +358,7 @@ int exchanges_of_mc2(int64_t tokens) {
   int count = 0;
   const Problem problem = make_problem({tokens, 8, 4, 12, 4}, 22);
   comm::run_threads(3, {.timeout = std::chrono::seconds(60)}, [&](comm::World& world) {
-    at::set_num_threads(1);
+    ops::begin_rank_thread(1);
     const auto ep = everyone(world, /*apart=*/true);
     dispatcher_gradients(part_of(problem, {0, 0, tokens / 2, tokens}, world.rank()), *make_dispatcher("mc2"), *ep);
     if (world.rank() != 0) return;

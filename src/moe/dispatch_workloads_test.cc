@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every dispatcher on rank threads under every workload. tests/dist has the same with processes.
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include "moe/test_workload_grid.h"
 #include "ops/new_tensor.h"
+#include "ops/rank_thread.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -15,7 +15,7 @@ class DispatchWorkloads : public testing::TestWithParam<int> {};
 TEST_P(DispatchWorkloads, EqualEager) {
   ops::TEST_poison_new_memory(true);
   comm::run_threads(GetParam(), {.timeout = std::chrono::seconds(120)}, [](comm::World& world) {
-    at::set_num_threads(1);
+    ops::begin_rank_thread(1);
     expect_all_as_eager(world, candidates(), 5);
   });
 }
@@ -30,7 +30,7 @@ TEST_P(DispatchWorkloads, EagerEqualsOneRank) {
     const Gradients expected = dispatcher_gradients(whole, *eager, one_rank->all());
     const int64_t local = one.shape.experts / one.shape.ranks;
     comm::run_threads(GetParam(), {.timeout = std::chrono::seconds(60)}, [&](comm::World& world) {
-      at::set_num_threads(1);
+      ops::begin_rank_thread(1);
       const auto rank = static_cast<size_t>(world.rank());
       const auto rows = [&](const at::Tensor& all) { return all.slice(0, bounds[rank], bounds[rank + 1]); };
       const auto experts = [&](const at::Tensor& all) {

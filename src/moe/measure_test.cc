@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/measure.h"
 
-#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +8,7 @@
 
 #include "comm/world.h"
 #include "moe/dispatch_domino.h"
+#include "ops/rank_thread.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -18,7 +18,7 @@ TEST(Measure, AllRanksSeeTheSameTimes) {
   std::vector<std::vector<ContenderTime>> times(4);
   const std::vector<Contender> all = contenders({}, /*shares_memory=*/true);
   comm::run_threads(4, {.timeout = std::chrono::seconds(60)}, [&](comm::World& world) {
-    at::set_num_threads(1);
+    ops::begin_rank_thread(1);
     const auto ep = world.make_group("ep", {{0, 1}, {2, 3}});
     const LayerShape shape{.tokens = 20 + world.rank(), .hidden = 16, .width = 8, .experts = 4, .top_k = 2};
     times[static_cast<size_t>(world.rank())] = measure_dispatchers(shape, all, *ep, world.all(), 0.01);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every dispatcher over Gloo processes under every workload, against eager on the same processes.
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "comm/testing/processes.h"
 #include "moe/test_workload_grid.h"
 #include "ops/new_tensor.h"
+#include "ops/rank_thread.h"
 
 namespace expertmesh::moe {
 namespace {
@@ -25,7 +25,7 @@ class DispatchProcesses : public testing::TestWithParam<int> {};
 
 TEST_P(DispatchProcesses, EqualEager) {
   const auto results = comm::testing::run_processes(GetParam(), [](int) {
-    at::set_num_threads(1);
+    ops::begin_rank_thread(1);
     ops::TEST_poison_new_memory(true);
     const comm::WorldOptions options{.timeout = std::chrono::seconds(60), .setup_timeout = std::chrono::seconds(60)};
     try {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is generated with caches is what whole forwards give, and no mesh, batch or neighbour changes it.
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +14,7 @@
 #include "generate/generator.h"
 #include "harness.h"
 #include "ops/new_tensor.h"
+#include "ops/rank_thread.h"
 #include "train/build.h"
 #include "train/token_batch.h"
 
@@ -77,7 +77,7 @@ Generated generate_rows(const std::string& golden, const std::vector<Prompt>& pr
   result.stats.resize(static_cast<size_t>(mesh.ranks));
   std::mutex mutex;
   comm::run_threads(mesh.ranks, {.timeout = std::chrono::seconds(120)}, [&](comm::World& world) {
-    at::set_num_threads(1);
+    ops::begin_rank_thread(1);
     generate::Generator generator(world, job);
     generate::Listener listener;
     listener.on_token = [&](size_t row, int32_t id) {
@@ -160,7 +160,7 @@ TEST(Generate, GatheringAnewChangesNothing) {
   job.loaded.config.dist.reshard_after_forward = true;
   std::vector<Ids> ids;
   comm::run_threads(4, {.timeout = std::chrono::seconds(120)}, [&](comm::World& world) {
-    at::set_num_threads(1);
+    ops::begin_rank_thread(1);
     generate::Generator generator(world, job);
     generator.run(prompts, options, {.on_answer = [&](size_t, const Answer& answer) { ids.push_back(answer.ids); }});
   });
@@ -185,7 +185,7 @@ TEST(Generate, ARankWithoutRowsChangesNoBit) {
   const auto hidden_of_first = [&](bool second_has_rows) {
     at::Tensor hidden;
     comm::run_threads(2, {.timeout = std::chrono::seconds(120)}, [&](comm::World& world) {
-      at::set_num_threads(1);
+      ops::begin_rank_thread(1);
       const auto model = train::build_loaded_model(job, train::build_meshes(world, job));
       train::LayerWalk walk(*model, /*recompute=*/false);
       train::DocumentCache cache;

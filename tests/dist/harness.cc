@@ -2,7 +2,6 @@
 #include "harness.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "config/load.h"
 #include "golden.h"
 #include "ops/new_tensor.h"
+#include "ops/rank_thread.h"
 #include "train/build.h"
 #include "train/weights.h"
 
@@ -85,7 +85,7 @@ std::vector<data::MicroBatch> micro_batches_of(const Step& step, int dp_rank, in
 }
 
 void run_rank(comm::World& world, const RunSpec& spec, const train::Job& job, Collector& collector, RunResult& result) {
-  at::set_num_threads(1);
+  ops::begin_rank_thread(1);
   const config::Config& config = job.loaded.config;
   const auto meshes = train::build_meshes(world, job);
   const auto model = train::build_sharded_model(job, meshes);
