@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "comm/world.h"
@@ -34,20 +36,27 @@ TEST(FaultyGroup, DelaysAndStillComputes) {
   });
 }
 
+// A machine that stops for a moment makes a wait long, but not five in turn.
 TEST(FaultyGroup, BandwidthCountsOwnBytesAndIsHiddenByWork) {
-  run_threads(2, {}, [](World& world) {
-    const auto group = everyone(world, {.bytes_per_second = 4e4});
-    std::vector<float> values(10000, 1.0F);  // 1 s
-    const auto start = Clock::now();
-    const auto work = group->all_reduce_async({{.data = values.data(), .count = 10000}}, ReduceOp::kSum, "a");
-    std::this_thread::sleep_for(milliseconds(1100));
-    const auto before = Clock::now();
-    work->wait();
-    EXPECT_LT(Clock::now() - before, milliseconds(900));
-    EXPECT_EQ(values[9999], 2.0F);
-    group->all_reduce({{.data = values.data(), .count = 10000}}, ReduceOp::kSum, "b");
-    EXPECT_GE(Clock::now() - start, milliseconds(2100));
-  });
+  bool is_hidden = false;
+  for (int round = 0; round < 5 && !is_hidden; ++round) {
+    std::atomic<int> num_hidden{0};
+    run_threads(2, {}, [&](World& world) {
+      const auto group = everyone(world, {.bytes_per_second = 4e4});
+      std::vector<float> values(10000, 1.0F);  // 1 s
+      const auto start = Clock::now();
+      const auto work = group->all_reduce_async({{.data = values.data(), .count = 10000}}, ReduceOp::kSum, "a");
+      std::this_thread::sleep_for(milliseconds(1100));
+      const auto before = Clock::now();
+      work->wait();
+      if (Clock::now() - before < milliseconds(900)) ++num_hidden;
+      EXPECT_EQ(values[9999], 2.0F);
+      group->all_reduce({{.data = values.data(), .count = 10000}}, ReduceOp::kSum, "b");
+      EXPECT_GE(Clock::now() - start, milliseconds(2100));
+    });
+    is_hidden = num_hidden == 2;
+  }
+  EXPECT_TRUE(is_hidden);
 }
 
 // Two calls on their way together share the link.
