@@ -48,6 +48,10 @@ void check_pairs(const Loaded& loaded, Problems& problems) {
     problems.add("trainable_modules", positions.of("trainable_modules"),
                  "trainable_modules is empty: nothing would be trained", "Leave it out to train everything.");
   }
+  if (config.model.moe_aux_loss == AuxLoss::kLayer && config.model.router_aux_loss_coef == 0) {
+    problems.add("moe_aux_loss", positions.of("moe_aux_loss"), "moe_aux_loss layer without router_aux_loss_coef",
+                 "Without a weight there is no balance loss: set router_aux_loss_coef, for example 0.01.");
+  }
   if (config.peft.kind == PeftKind::kLora && config.init.mode == InitMode::kMeta) {
     problems.add("init_config", positions.of("init_config.name"), "init_on_meta with peft_config name lora",
                  "Use init_on_default.");

@@ -16,7 +16,7 @@ EXPERTMESH_CHOICES(FlashAttention, {kEager, "eager"}, {kSdpa, "sdpa"}, {kFlashAt
 EXPERTMESH_CHOICES(ModelClass, {kLlm, "llm"}, {kCls, "cls"}, {kOther, "other"});
 EXPERTMESH_CHOICES(ChatMarkup, {kAuto, "auto"}, {kChatMl, "chatml"}, {kQwen3, "qwen3"}, {kQwen3_2507, "qwen3_2507"},
                    {kQwen3_5, "qwen3_5"});
-EXPERTMESH_CHOICES(AuxLoss, {kGlobal, "global"});
+EXPERTMESH_CHOICES(AuxLoss, {kGlobal, "global"}, {kLayer, "layer"});
 EXPERTMESH_CHOICES(BatchingStrategy, {kNormal, "normal"}, {kPaddingFree, "padding_free"},
                    {kDynamicBatching, "dynamic_batching"}, {kDynamicPaddingFree, "dynamic_padding_free"});
 EXPERTMESH_CHOICES(OnNonfinite, {kSkip, "skip"}, {kStop, "stop"});

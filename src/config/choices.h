@@ -13,7 +13,7 @@ namespace expertmesh::config {
 enum class FlashAttention { kEager, kSdpa, kFlashAttention2 };
 enum class ModelClass { kLlm, kCls, kOther };
 enum class ChatMarkup { kAuto, kChatMl, kQwen3, kQwen3_2507, kQwen3_5 };
-enum class AuxLoss { kGlobal };
+enum class AuxLoss { kGlobal, kLayer };
 enum class BatchingStrategy { kNormal, kPaddingFree, kDynamicBatching, kDynamicPaddingFree };
 enum class OnNonfinite { kSkip, kStop };
 enum class CpMode { kUlysses };

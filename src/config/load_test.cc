@@ -266,6 +266,9 @@ TEST(Load, Combinations) {
   EXPECT_THAT(bad("save_steps: 1\nsave_epochs: 1\n"), HasSubstr("both save_steps and save_epochs"));
   EXPECT_THAT(bad("lr_scheduler_config: {name: linear, warmup_steps: 1, warmup_ratio: 0.1}\n"),
               HasSubstr("both warmup_steps and warmup_ratio"));
+  EXPECT_THAT(bad("moe_aux_loss: layer\n"), HasSubstr("moe_aux_loss layer without router_aux_loss_coef"));
+  EXPECT_NO_THROW(parse_ok("moe_aux_loss: layer\nrouter_aux_loss_coef: 0.01\n"));
+  EXPECT_NO_THROW(parse_ok("moe_aux_loss: global\n"));
   EXPECT_THAT(bad("peft_config: {name: lora}\ninit_config: {name: init_on_meta}\n"), HasSubstr("init_on_meta"));
   EXPECT_NO_THROW(parse_ok("peft_config: {name: freeze}\ninit_config: {name: init_on_meta}\n"));
 }

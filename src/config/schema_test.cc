@@ -66,6 +66,7 @@ std::string file_with(const Probe& probe, const std::string& value) {
   if (probe.field->key != "train_dataset") text = "train_dataset: d\n" + text;
   // Keys that need others to be a valid combination.
   if (probe.field->key == "batching_strategy") text += "flash_attn: flash_attention_2\nmax_steps: 5\n";
+  if (probe.field->key == "moe_aux_loss") text += "router_aux_loss_coef: 0.01\n";
   return text;
 }
 

@@ -40,7 +40,8 @@ Section model_group() {
               "Weight of the experts' balance loss; 0 switches it off. A model's own config.json is not asked.");
   rows.choice(
       "moe_aux_loss", &ModelConfig::moe_aux_loss,
-      "Over which tokens the balance loss counts load: `global`, all tokens of the step. With n micro-batches a "
+      "What the balance loss evens out, over all tokens of the step: `layer`, each layer by itself; `global`, all "
+      "layers together, as Hugging Face does, so that layers may crowd on different experts. With n micro-batches a "
       "step it takes n - 1 more forwards.");
   rows.special(
       "debug_router", "balanced, hot:K, none:RANK, rotating:K or burst:K/N, each with an optional @RANK", "",

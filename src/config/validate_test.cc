@@ -184,6 +184,7 @@ TEST(Unbuilt, WhatIsBuiltPasses) {
       "debug_router: hot:2@0\n",
       "debug_router: burst:2/8\n",
       "router_aux_loss_coef: 0.01\n",
+      "router_aux_loss_coef: 0.01\nmoe_aux_loss: layer\n",
       "full_determinism: true\n",
       "kernel_config: {name: reference}\n",
       "pref_loss: sigmoid\nsave_ckpt_as_hf: false\ncp_size: 1\n"};

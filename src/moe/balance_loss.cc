@@ -1,36 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/balance_loss.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace expertmesh::moe {
 
-void BalanceSums::add(std::span<const int64_t> ids, std::span<const float> probs_TE) {
-  const size_t experts = num_experts();
-  EXPERTMESH_CHECK(probs_TE.size() % experts == 0, "{} probabilities of {} experts", probs_TE.size(), experts);
-  for (const int64_t id : ids) values_.at(static_cast<size_t>(id)) += 1.0;
-  double* sums_E = values_.data() + experts;
-  for (size_t row = 0; row < probs_TE.size(); row += experts) {
-    for (size_t e = 0; e < experts; ++e) sums_E[e] += static_cast<double>(probs_TE[row + e]);
+BalanceSums::BalanceSums(int64_t num_experts, int64_t num_groups)
+    : num_experts_(static_cast<size_t>(num_experts)),
+      num_groups_(static_cast<size_t>(num_groups)),
+      values_(num_groups_ * width(), 0.0) {}
+
+void BalanceSums::add(size_t group, std::span<const int64_t> ids, std::span<const float> probs_TE) {
+  EXPERTMESH_CHECK(probs_TE.size() % num_experts_ == 0, "{} probabilities of {} experts", probs_TE.size(),
+                   num_experts_);
+  EXPERTMESH_CHECK(group < num_groups_, "group {} of {}", group, num_groups_);
+  const std::span<double> values = std::span(values_).subspan(group * width(), width());
+  for (const int64_t id : ids) values[static_cast<size_t>(id)] += 1.0;
+  const std::span<double> sums_E = values.subspan(num_experts_, num_experts_);
+  for (size_t row = 0; row < probs_TE.size(); row += num_experts_) {
+    for (size_t e = 0; e < num_experts_; ++e) sums_E[e] += static_cast<double>(probs_TE[row + e]);
   }
-  values_.back() += static_cast<double>(probs_TE.size() / experts);
+  values.back() += static_cast<double>(probs_TE.size() / num_experts_);
+}
+
+BalanceSums::Group BalanceSums::group(size_t index) const {
+  const std::span<const double> values = std::span(values_).subspan(index * width(), width());
+  return {values.first(num_experts_), values.subspan(num_experts_, num_experts_), values.back()};
+}
+
+double BalanceSums::num_used_groups() const {
+  double used = 0;
+  for (size_t g = 0; g < num_groups_; ++g) used += group(g).rows > 0 ? 1.0 : 0.0;
+  return std::max(1.0, used);
 }
 
 double BalanceSums::loss() const {
-  const size_t experts = num_experts();
-  if (rows() == 0) return 0.0;
-  double sum = 0;
-  for (size_t e = 0; e < experts; ++e) sum += values_[e] / rows() * values_[experts + e] / rows();
-  return sum * static_cast<double>(experts);
+  double loss = 0;
+  for (size_t g = 0; g < num_groups_; ++g) {
+    const Group at = group(g);
+    if (at.rows == 0) continue;
+    double sum = 0;
+    for (size_t e = 0; e < num_experts_; ++e) sum += at.choices_E[e] / at.rows * at.probs_E[e] / at.rows;
+    loss += sum * static_cast<double>(num_experts_);
+  }
+  return loss / num_used_groups();
 }
 
 std::vector<float> BalanceSums::gradient(double coefficient) const {
-  const size_t experts = num_experts();
-  std::vector<float> gradient_E(experts, 0.0F);
-  if (rows() == 0) return gradient_E;
-  const double scale = coefficient * static_cast<double>(experts) / rows() / rows();
-  for (size_t e = 0; e < experts; ++e) gradient_E[e] = static_cast<float>(scale * values_[e]);
-  return gradient_E;
+  std::vector<float> gradient_GE(num_groups_ * num_experts_, 0.0F);
+  for (size_t g = 0; g < num_groups_; ++g) {
+    const Group at = group(g);
+    if (at.rows == 0) continue;
+    const double scale = coefficient * static_cast<double>(num_experts_) / at.rows / at.rows / num_used_groups();
+    for (size_t e = 0; e < num_experts_; ++e)
+      gradient_GE[g * num_experts_ + e] = static_cast<float>(scale * at.choices_E[e]);
+  }
+  return gradient_GE;
 }
 
 }  // namespace expertmesh::moe

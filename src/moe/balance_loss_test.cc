@@ -60,10 +60,10 @@ struct Balance {
 Balance balance_of(const std::vector<at::Tensor>& layers, int64_t top_k) {
   const int64_t num_experts = layers.front().size(1);
   WholeRouter router = identity_router(num_experts, top_k);
-  BalanceSums sums(num_experts);
+  BalanceSums sums(num_experts, 1);
   for (const at::Tensor& logits_TE : layers) {
     Routing routing;
-    BalanceTerm term{&sums, {}};
+    BalanceTerm term{&sums, 0, {}};
     router->forward(logits_TE, routing, {}, &term);
     router->forward(logits_TE, routing, {}, &term);  // a recompute adds nothing
   }
@@ -110,9 +110,9 @@ TEST(BalanceLoss, GradientsAgreeWithAutogradInFp64) {
   for (const bool is_rerun : {false, true}) {
     WholeRouter router(gate, kTopK);
     const at::Tensor weight = router->own_parameters().front()->value();
-    BalanceSums sums(kExperts);
+    BalanceSums sums(kExperts, 1);
     Routing routing;
-    BalanceTerm term{&sums, {}};
+    BalanceTerm term{&sums, 0, {}};
     if (is_rerun) {
       const at::NoGradGuard no_grad;
       router->forward(x.mm(map), routing, {}, &term);
@@ -138,23 +138,37 @@ TEST(BalanceLoss, GradientsAgreeWithAutogradInFp64) {
 }
 
 TEST(BalanceLoss, OfNothingIsZero) {
-  BalanceSums sums(4);
+  BalanceSums sums(4, 1);
   EXPECT_EQ(sums.loss(), 0.0);
   EXPECT_THAT(sums.gradient(1.0), ElementsAre(0.0F, 0.0F, 0.0F, 0.0F));
-  sums.add({}, {});
+  sums.add(0, {}, {});
   EXPECT_EQ(sums.loss(), 0.0);
 }
 
 TEST(BalanceLoss, OfEvenLoadIsTheChoicesOfAToken) {
-  BalanceSums sums(3);
+  BalanceSums sums(3, 1);
   const std::vector<float> even(3 * 3, 1.0F / 3.0F);
-  sums.add(std::vector<int64_t>{0, 1, 1, 2, 2, 0}, even);
+  sums.add(0, std::vector<int64_t>{0, 1, 1, 2, 2, 0}, even);
   EXPECT_NEAR(sums.loss(), 2.0, 1e-6);
 }
 
+// Layers that crowd on different experts: even together, not each by itself. The third has no experts.
+TEST(BalanceLoss, ByLayerIsTheMeanOfTheLayers) {
+  const std::vector<float> first{0.9F, 0.1F, 0.9F, 0.1F}, second{0.2F, 0.8F};
+  BalanceSums together(2, 1), by_layer(2, 3);
+  for (BalanceSums* sums : {&together, &by_layer}) {
+    sums->add(sums->group_of(0), std::vector<int64_t>{0, 0}, first);
+    sums->add(sums->group_of(1), std::vector<int64_t>{1}, second);
+  }
+  EXPECT_NEAR(together.loss(), 2 * (2.0 / 3 * 2 / 3 + 1.0 / 3 * 1 / 3), 1e-6);
+  EXPECT_NEAR(by_layer.loss(), (2 * 0.9 + 2 * 0.8) / 2, 1e-6);
+  // Of each probability of a row: 2 f / rows / 2 layers.
+  EXPECT_THAT(by_layer.gradient(1.0), ElementsAre(0.5F, 0.0F, 0.0F, 1.0F, 0.0F, 0.0F));
+}
+
 TEST(BalanceLoss, OfProbabilitiesThatAreNoNumbersIsNone) {
-  BalanceSums sums(2);
-  sums.add(std::vector<int64_t>{0}, std::vector<float>{std::numeric_limits<float>::quiet_NaN(), 0.5F});
+  BalanceSums sums(2, 1);
+  sums.add(0, std::vector<int64_t>{0}, std::vector<float>{std::numeric_limits<float>::quiet_NaN(), 0.5F});
   EXPECT_TRUE(std::isnan(sums.loss()));
 }
 

@@ -23,7 +23,7 @@ at::Tensor Router::forward(const at::Tensor& hidden_TH, Routing& routing, const 
                    options_.hidden);
   const at::Tensor logits_TE = at::mm(hidden_TH.to(at::kFloat), weight_.value().to(at::kFloat).t());
   const at::Tensor probs_TE = at::softmax(logits_TE, -1);
-  if (!routing.decided) decide(probs_TE.detach(), routing, rule, balance == nullptr ? nullptr : balance->sums);
+  if (!routing.decided) decide(probs_TE.detach(), routing, rule, balance);
   if (balance != nullptr && probs_TE.requires_grad()) balance->probs_TE = probs_TE;
   EXPERTMESH_CHECK(routing.ids_TK.size(0) == hidden_TH.size(0), "{}: routing of {} tokens for {}", path(),
                    routing.ids_TK.size(0), hidden_TH.size(0));
@@ -31,7 +31,8 @@ at::Tensor Router::forward(const at::Tensor& hidden_TH, Routing& routing, const 
   return options_.norm_topk_prob ? weights_TK / weights_TK.sum(-1, /*keepdim=*/true) : weights_TK;
 }
 
-void Router::decide(const at::Tensor& probs_TE, Routing& routing, const ChoiceRule& rule, BalanceSums* sums) const {
+void Router::decide(const at::Tensor& probs_TE, Routing& routing, const ChoiceRule& rule,
+                    const BalanceTerm* balance) const {
   const int64_t num_tokens = probs_TE.size(0);
   routing.ids_TK = at::empty({num_tokens, options_.top_k}, at::kLong);
   const std::span<int64_t> ids(routing.ids_TK.mutable_data_ptr<int64_t>(), static_cast<size_t>(routing.ids_TK.numel()));
@@ -45,7 +46,7 @@ void Router::decide(const at::Tensor& probs_TE, Routing& routing, const ChoiceRu
   }
   routing.decided = true;
   load_.add(ids);
-  if (sums != nullptr) sums->add(ids, probs);
+  if (balance != nullptr && balance->sums != nullptr) balance->sums->add(balance->group, ids, probs);
   ++num_decisions_;
 }
 

@@ -28,6 +28,7 @@ struct RouterOptions {
 // What one forward of a layer has to do with the balance loss.
 struct BalanceTerm {
   BalanceSums* sums = nullptr;  // gets what the choice adds, where one is made
+  size_t group = 0;             // of sums: this layer's
   at::Tensor probs_TE;          // of a forward with a graph: where the loss's gradient enters it
 };
 
@@ -48,7 +49,7 @@ class Router : public shard::Module {
   int64_t num_decisions() const { return num_decisions_; }
 
  private:
-  void decide(const at::Tensor& probs_TE, Routing& routing, const ChoiceRule& rule, BalanceSums* sums) const;
+  void decide(const at::Tensor& probs_TE, Routing& routing, const ChoiceRule& rule, const BalanceTerm* balance) const;
 
   RouterOptions options_;
   shard::Parameter& weight_;

@@ -9,6 +9,13 @@
 #include "ops/local_graph.h"
 
 namespace expertmesh::train {
+namespace {
+
+moe::BalanceTerm balance_term(moe::BalanceSums* sums, size_t layer) {
+  return {.sums = sums, .group = sums == nullptr ? 0 : sums->group_of(layer), .probs_TE = {}};
+}
+
+}  // namespace
 
 // Completes this layer's gather and posts the next one's.
 void LayerWalk::enter_layer(size_t index) {
@@ -52,7 +59,7 @@ at::Tensor LayerWalk::forward(const model::TokenBatch& batch, moe::BalanceSums* 
   for (size_t i = 0; i < saved_.size(); ++i) {
     const base::Span layer("layer", base::SpanKind::kScope, static_cast<int64_t>(i));
     Saved& saved = saved_[i];
-    saved.balance.sums = balance;
+    saved.balance = balance_term(balance, i);
     if (!routings.empty()) saved.routing = std::move(routings[i]);
     enter_layer(i);
     if (recompute_) {
@@ -94,7 +101,7 @@ at::Tensor LayerWalk::run_without_graph(const model::TokenBatch& batch, std::spa
   for (DocumentCache* document : documents) document->resize(model_.layers().size());
   std::vector<model::LayerCache*> caches(documents.size());
   for (size_t i = 0; i < model_.layers().size(); ++i) {
-    moe::BalanceTerm term{.sums = balance, .probs_TE = {}};
+    moe::BalanceTerm term = balance_term(balance, i);
     for (size_t d = 0; d < documents.size(); ++d) caches[d] = &(*documents[d])[i];
     enter_layer(i);
     hidden_TH = run_layer(i, hidden_TH, routings[i], balance == nullptr ? nullptr : &term, caches);
@@ -103,7 +110,7 @@ at::Tensor LayerWalk::run_without_graph(const model::TokenBatch& batch, std::spa
   return hidden_TH;
 }
 
-at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output, const at::Tensor& balance_grad_E) {
+at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output, const at::Tensor& balance_grad_GE) {
   const base::Span span("layer", base::SpanKind::kScope, static_cast<int64_t>(index));
   const auto& layers = model_.layers();
   const auto& layer = layers[index];
@@ -118,7 +125,8 @@ at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output
     layer.experts->wait();
   }
   if (const at::Tensor& probs_TE = saved.balance.probs_TE; probs_TE.defined()) {
-    ops::run_backward(saved.output, grad_output, probs_TE, balance_grad_E.expand_as(probs_TE).contiguous());
+    const at::Tensor grad_E = balance_grad_GE.select(0, static_cast<int64_t>(saved.balance.group));
+    ops::run_backward(saved.output, grad_output, probs_TE, grad_E.expand_as(probs_TE).contiguous());
   } else {
     ops::run_backward(saved.output, grad_output);
   }
@@ -131,12 +139,12 @@ at::Tensor LayerWalk::backward_layer(size_t index, const at::Tensor& grad_output
   return saved.input.grad();
 }
 
-void LayerWalk::backward(const at::Tensor& grad_hidden_TH, const at::Tensor& balance_grad_E) {
+void LayerWalk::backward(const at::Tensor& grad_hidden_TH, const at::Tensor& balance_grad_GE) {
   const base::Span span("backward", base::SpanKind::kScope);
   EXPERTMESH_FAULT_POINT("train.backward");
-  EXPERTMESH_CHECK(balance_grad_E.defined() == has_balance_, "a balance loss forward and back");
+  EXPERTMESH_CHECK(balance_grad_GE.defined() == has_balance_, "a balance loss forward and back");
   at::Tensor grad = grad_hidden_TH;
-  for (size_t i = saved_.size(); i-- > 0;) grad = backward_layer(i, grad, balance_grad_E);
+  for (size_t i = saved_.size(); i-- > 0;) grad = backward_layer(i, grad, balance_grad_GE);
   {
     const base::Span embedding("embedding backward");
     model_.model().embedding().add_gradient(batch_.ids_T, grad);

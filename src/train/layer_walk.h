@@ -28,8 +28,8 @@ class LayerWalk {
   // what the choices add to the balance loss; `routings`, where not empty, are choices that were made before.
   at::Tensor forward(const model::TokenBatch& batch, moe::BalanceSums* balance = nullptr, Routings routings = {});
   // From d loss / d hidden_TH back through all layers and the embedding; every unit's gradients are reduced.
-  // `balance_grad_E`: of the balance loss, for the probabilities in each row; undefined: there is none.
-  void backward(const at::Tensor& grad_hidden_TH, const at::Tensor& balance_grad_E = {});
+  // `balance_grad_GE`: of the balance loss, for the probabilities in each row of a group; undefined: there is none.
+  void backward(const at::Tensor& grad_hidden_TH, const at::Tensor& balance_grad_GE = {});
   // Forward alone for the sake of the choices: a later forward() of the same batch and weights takes them.
   Routings route(const model::TokenBatch& batch, moe::BalanceSums& balance);
   // Forward alone, no graph, nothing kept.
@@ -55,7 +55,7 @@ class LayerWalk {
   at::Tensor embed();
   void enter_layer(size_t index);
   void leave_layer(size_t index);
-  at::Tensor backward_layer(size_t index, const at::Tensor& grad_output, const at::Tensor& balance_grad_E);
+  at::Tensor backward_layer(size_t index, const at::Tensor& grad_output, const at::Tensor& balance_grad_GE);
 
   ShardedModel& model_;
   bool recompute_;

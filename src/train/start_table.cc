@@ -9,6 +9,7 @@
 
 #include "config/print.h"
 #include "train/kernels.h"
+#include "train/step.h"
 
 namespace expertmesh::train {
 namespace {
@@ -119,7 +120,9 @@ std::string steps_text(const Job& job, int64_t total_steps) {
 // The balance loss, and what it costs beside a sum over ranks.
 std::string balance_text(const Job& job) {
   const int64_t again = job.sizes.num_micro_batch - 1;
-  return fmt::format("{} times it, over all tokens of a step{}", job.loaded.config.model.router_aux_loss_coef,
+  const BalanceOptions balance = balance_options(job.loaded.config.model);
+  return fmt::format("{} times it, {} over all tokens of a step{}", balance.coefficient,
+                     balance.is_by_layer ? "each layer by itself" : "all layers together",
                      again > 0 ? fmt::format("; {} of {} micro-batches are routed by a forward of their own", again,
                                              job.sizes.num_micro_batch)
                                : "");

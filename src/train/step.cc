@@ -52,7 +52,10 @@ class MicroBatches {
   MicroBatches(ShardedModel& model, LayerWalk& walk, const std::vector<data::MicroBatch>& batches,
                const StepOptions& options)
       : model_(model), walk_(walk), batches_(batches), options_(options), routings_(batches.size()) {
-    if (options.balance_coefficient > 0) balance_ = std::make_unique<moe::BalanceSums>(model.model().sizes().experts);
+    if (options.balance.coefficient <= 0) return;
+    const auto num_layers = static_cast<int64_t>(model.layers().size());
+    balance_ =
+        std::make_unique<moe::BalanceSums>(model.model().sizes().experts, options.balance.is_by_layer ? num_layers : 1);
   }
 
   // This rank's share of the loss.
@@ -80,13 +83,13 @@ class MicroBatches {
     const base::Span span("micro-batch", base::SpanKind::kScope, static_cast<int64_t>(index));
     const model::TokenBatch batch = enter(index);
     const at::Tensor hidden_TH = walk_.forward(batch, balance_.get(), std::move(routings_[index]));
-    if (balance_ != nullptr && !balance_grad_E_.defined()) agree_on_balance();
+    if (balance_ != nullptr && !balance_grad_GE_.defined()) agree_on_balance();
     EXPERTMESH_FAULT_POINT("train.loss");
     LossShare result = loss_of(loss, hidden_TH, batch, normaliser);
     if (base::fault_wants_nan("train.loss", "loss")) result.value = kNaN;
     // The backward needs no weight of the root: its memory is there for gradients.
     if (is_last) model_.root().reshard();
-    walk_.backward(result.grad_hidden_TH, balance_grad_E_);
+    walk_.backward(result.grad_hidden_TH, balance_grad_GE_);
     return result.value;
   }
 
@@ -99,7 +102,8 @@ class MicroBatches {
     const std::span<double> values = balance_->values();
     model_.meshes().world().all_reduce({{values.data(), static_cast<int64_t>(values.size()), comm::DType::kF64}},
                                        comm::ReduceOp::kSum, "router load");
-    balance_grad_E_ = at::tensor(balance_->gradient(options_.balance_coefficient));
+    balance_grad_GE_ = at::tensor(balance_->gradient(options_.balance.coefficient))
+                           .view({static_cast<int64_t>(balance_->num_groups()), -1});
   }
 
   ShardedModel& model_;
@@ -108,7 +112,7 @@ class MicroBatches {
   const StepOptions& options_;
   std::vector<Routings> routings_;
   std::unique_ptr<moe::BalanceSums> balance_;  // nullptr: there is no balance loss
-  at::Tensor balance_grad_E_;
+  at::Tensor balance_grad_GE_;
 };
 
 void poison_gradients_where_asked(const std::vector<shard::Parameter*>& parameters) {
@@ -130,6 +134,10 @@ std::pair<double, int> agree_on_loss(comm::Group& world, double share) {
 }
 
 }  // namespace
+
+BalanceOptions balance_options(const config::ModelConfig& config) {
+  return {.coefficient = config.router_aux_loss_coef, .is_by_layer = config.moe_aux_loss == config::AuxLoss::kLayer};
+}
 
 StepResult train_step(ShardedModel& model, LayerWalk& walk, const Loss& loss, Optimizer& optimizer,
                       const std::vector<data::MicroBatch>& micro_batches, const StepOptions& options) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/ledger.h"
+#include "config/config.h"
 #include "data/batch.h"
 #include "train/layer_walk.h"
 #include "train/loss.h"
@@ -14,12 +15,19 @@
 
 namespace expertmesh::train {
 
+// Of the routers' balance loss (moe/balance_loss.h).
+struct BalanceOptions {
+  double coefficient = 0;    // 0: there is none
+  bool is_by_layer = false;  // each layer evens itself out; else all together
+};
+BalanceOptions balance_options(const config::ModelConfig& config);
+
 struct StepOptions {
   double max_grad_norm = 1.0;
   double learning_rate = 0;
   int64_t step = -1;               // for messages
   comm::Ledger* ledger = nullptr;  // is told the step and the micro-batch
-  double balance_coefficient = 0;  // of the routers' balance loss; 0: there is none
+  BalanceOptions balance = {};
 };
 
 struct StepResult {

@@ -147,7 +147,7 @@ class Trainer {
                                           .learning_rate = rate_.current(),
                                           .step = step_,
                                           .ledger = &world_.ledger(),
-                                          .balance_coefficient = config_.model.router_aux_loss_coef});
+                                          .balance = balance_options(config_.model)});
     ++steps_since_log_;
     tokens_seen_ += result.tokens;
     tokens_since_log_ += result.tokens;

@@ -49,9 +49,8 @@ void save_weights(const ckpt::LoadPlan& plan, ShardedModel& model, const std::st
                   shard::comm_dtype(parameter.dtype()));
     }
   };
-  ckpt::save_model(model.meshes().world(), *fs, save_plan, directory,
-                   ckpt::config_for_save(config, save_plan), ckpt::companion_files(*fs, source),
-                   write_local);
+  ckpt::save_model(model.meshes().world(), *fs, save_plan, directory, ckpt::config_for_save(config, save_plan),
+                   ckpt::companion_files(*fs, source), write_local);
 }
 
 }  // namespace expertmesh::train

@@ -102,7 +102,7 @@ void run_rank(comm::World& world, const RunSpec& spec, const train::Job& job, Co
     const train::StepResult step = train::train_step(*model, walk, *loss, *optimizer, batches,
                                                      {.max_grad_norm = config.train.max_grad_norm,
                                                       .learning_rate = config.train.learning_rate,
-                                                      .balance_coefficient = config.model.router_aux_loss_coef});
+                                                      .balance = train::balance_options(config.model)});
     if (world.rank() == 0) result.steps.push_back(step);
     if (i == 0) {
       for (const shard::Parameter* p : model->parameters()) {

@@ -43,6 +43,7 @@ std::string mesh(int ep, const std::string& dispatcher = "eager") {
 }
 
 const std::string kBalance = "router_aux_loss_coef=0.2";
+const std::string kByLayer = "moe_aux_loss=layer";
 const std::string kNoRecompute = "enable_activation_checkpointing=false";
 
 // Eight documents: every rank and micro-batch of the meshes below has some.
@@ -90,8 +91,11 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenBalance, testing::Values("tiny_s0", "no_norm
                          [](const auto& test) { return test.param; });
 
 // ROUTE-02, ROUTE-03: value and gradients are those of one rank and one micro-batch, on any mesh and split.
-TEST(BalanceLoss, IsThatOfOneRank) {
-  const RunResult alone = run_steps(spec_of("tiny_s0", even_steps(), 1, {kBalance}));
+class BalanceOnMeshes : public testing::TestWithParam<std::string> {};
+
+TEST_P(BalanceOnMeshes, IsThatOfOneRank) {
+  const std::string& which = GetParam();
+  const RunResult alone = run_steps(spec_of("tiny_s0", even_steps(), 1, {kBalance, which}));
   struct Variant {
     int ranks, micro_batches;
     std::vector<std::string> extra;
@@ -101,7 +105,7 @@ TEST(BalanceLoss, IsThatOfOneRank) {
                            Variant{4, 1, {mesh(2, "mc2"), kNoRecompute}}, Variant{4, 2, {mesh(2, "domino")}},
                            Variant{4, 1, {"dist_config={\"name\":\"fsdp2\"}"}}, Variant{2, 1, {"dist_config=null"}}}) {
     std::vector<std::string> extra = v.extra;
-    extra.push_back(kBalance);
+    extra.insert(extra.end(), {kBalance, which});
     const RunResult run = run_steps(spec_of("tiny_s0", even_steps(), v.ranks, extra, v.micro_batches));
     const std::string what =
         fmt::format("{} ranks, {} micro-batches, {}", v.ranks, v.micro_batches, v.extra.empty() ? "" : v.extra.front());
@@ -111,13 +115,35 @@ TEST(BalanceLoss, IsThatOfOneRank) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Both, BalanceOnMeshes, testing::Values("moe_aux_loss=global", kByLayer),
+                         [](const auto& test) { return test.param == kByLayer ? "layer" : "global"; });
+
+// One layer's loss is its own; the mean of two is not the loss of both together, unless they are loaded alike. A dense
+// layer takes no part.
+TEST(BalanceLoss, ByLayerIsFromTheLoadsOfEach) {
+  for (const char* golden : {"tiny_s0", "dense_first"}) {
+    RunSpec spec = spec_of(golden, even_steps(1), 2, {mesh(2), kBalance, kByLayer});
+    const RunResult by_layer = run_steps(spec);
+    const RunResult together = run_steps(spec_of(golden, even_steps(1), 2, {mesh(2), kBalance}));
+    EXPECT_EQ(by_layer.steps[0].loss, together.steps[0].loss);
+    EXPECT_GT(std::abs(by_layer.steps[0].balance_loss - together.steps[0].balance_loss), 1e-4) << golden;
+  }
+  // All tokens of all layers on the same two experts: alike, so both are the same.
+  const std::vector<std::string> hot{mesh(2), kBalance, "debug_router=hot:2"};
+  RunSpec spec = spec_of("tiny_s0", even_steps(1), 2, hot);
+  const double together = run_steps(spec).steps[0].balance_loss;
+  spec.overrides.push_back(kByLayer);
+  const double by_layer = run_steps(spec).steps[0].balance_loss;
+  EXPECT_NEAR(by_layer, together, 1e-6 * together);
+}
+
 // AC-02 with the balance loss: kept graphs and layers that run again give the same bits, also where routing came first.
 TEST(BalanceLoss, RecomputeIsBitwiseEqual) {
   for (const char* golden : {"tiny_s1", "qwen3_5_text"}) {
     for (const int micro_batches : {1, 2}) {
-      const RunResult on = run_steps(spec_of(golden, even_steps(), 2, {mesh(2), kBalance}, micro_batches));
+      const RunResult on = run_steps(spec_of(golden, even_steps(), 2, {mesh(2), kBalance, kByLayer}, micro_batches));
       const RunResult off =
-          run_steps(spec_of(golden, even_steps(), 2, {mesh(2), kBalance, kNoRecompute}, micro_batches));
+          run_steps(spec_of(golden, even_steps(), 2, {mesh(2), kBalance, kByLayer, kNoRecompute}, micro_batches));
       EXPECT_EQ(difference(on, off, kBitwise), "") << golden;
       expect_same_balance(on, off, 0);
     }
@@ -152,9 +178,10 @@ double sum_of_squares(const std::vector<float>& values) {
 
 // ROUTE-01: the gates' gradient against a finite difference along it. The debug router holds the choices, and so the
 // counts, still: all on experts 0 and 1.
-TEST(BalanceLoss, GateGradientAgreesWithAFiniteDifference) {
+TEST_P(BalanceOnMeshes, GateGradientAgreesWithAFiniteDifference) {
   const std::string gate = "model.layers.1.mlp.gate.weight";
-  const std::vector<std::string> fixed{"debug_router=hot:2", "router_aux_loss_coef=20", "max_grad_norm=1e9"};
+  const std::vector<std::string> fixed{"debug_router=hot:2", "router_aux_loss_coef=20", "max_grad_norm=1e9",
+                                       GetParam()};
   const auto run = [&](double learning_rate) {
     RunSpec spec = spec_of("tiny_s0", even_steps(1), 1, fixed);
     spec.steps.push_back(spec.steps.front());
