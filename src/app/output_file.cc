@@ -6,7 +6,10 @@
 namespace expertmesh::app {
 
 OutputFile::OutputFile(std::string path)
-    : path_(std::move(path)), growing_path_(path_ + ".tmp"), file_(fs_->create(growing_path_)) {}
+    : path_(std::move(path)),
+      growing_path_(path_ + ".tmp"),
+      gone_on_signal_(growing_path_),
+      file_(fs_->create(growing_path_)) {}
 
 OutputFile::~OutputFile() {
   if (file_ == nullptr) return;
@@ -21,6 +24,7 @@ void OutputFile::finish() {
   file_->sync();
   file_->close();
   fs_->rename(growing_path_, path_);
+  gone_on_signal_.reset();
   file_.reset();
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A result file that grows beside its place and moves there once it is whole: under its name there is all of it or
-// nothing. Threads: one. Errors: kData, kResources for a full disk.
+// nothing, also where a signal ends the process. Threads: one. Errors: kData, kResources for a full disk.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "app/signals.h"
 #include "base/file.h"
 
 namespace expertmesh::app {
@@ -24,6 +26,7 @@ class OutputFile {
  private:
   std::unique_ptr<base::FileSystem> fs_ = base::make_posix_file_system(base::Code::kData);
   std::string path_, growing_path_;
+  std::optional<FileGoneOnSignal> gone_on_signal_;  // before the file is there, so that no signal comes between
   std::unique_ptr<base::WritableFile> file_;
 };
 

@@ -12,6 +12,7 @@ namespace {
 
 std::atomic<int> g_first{0};
 std::atomic<bool> g_answer_stopped{false};
+std::atomic<const char*> g_unfinished_file{nullptr};
 
 // Async-signal-safe: remembers, writes, leaves.
 void on_stop_signal(int signal) {
@@ -23,6 +24,13 @@ void on_stop_signal(int signal) {
 
 void on_answer_interrupt(int signal) {
   if (g_answer_stopped.exchange(true)) _exit(128 + signal);
+}
+
+// The signal is blocked until the handler returns, and then does what it does by default.
+void on_unfinished_file(int signal) {
+  if (const char* path = g_unfinished_file.load()) unlink(path);
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 void set_handler(int signal, void (*handler)(int)) {
@@ -43,6 +51,18 @@ void take_stop_signals() {
 }
 
 int stop_signal() { return g_first.load(); }
+
+FileGoneOnSignal::FileGoneOnSignal(const std::string& path) : path_(path) {
+  g_unfinished_file = path_.c_str();
+  set_handler(SIGINT, on_unfinished_file);
+  set_handler(SIGTERM, on_unfinished_file);
+}
+
+FileGoneOnSignal::~FileGoneOnSignal() {
+  set_handler(SIGINT, SIG_DFL);
+  set_handler(SIGTERM, SIG_DFL);
+  g_unfinished_file = nullptr;
+}
 
 StoppableAnswer::StoppableAnswer() { set_handler(SIGINT, on_answer_interrupt); }
 

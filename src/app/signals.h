@@ -3,6 +3,8 @@
 // once with 128 + its number.
 #pragma once
 
+#include <string>
+
 namespace expertmesh::app {
 
 // A reader of the output that goes away does not end the run.
@@ -14,6 +16,19 @@ void take_stop_signals();
 
 // The first of them that came; 0: none yet.
 int stop_signal();
+
+// While one of these lives, the two signals remove the file before they end the process as they do everywhere. One at a
+// time.
+class FileGoneOnSignal {
+ public:
+  explicit FileGoneOnSignal(const std::string& path);
+  ~FileGoneOnSignal();
+  FileGoneOnSignal(const FileGoneOnSignal&) = delete;
+  FileGoneOnSignal& operator=(const FileGoneOnSignal&) = delete;
+
+ private:
+  std::string path_;
+};
 
 // While one of these lives, the first Ctrl-C is a wish to stop what is being said, and the second ends the process;
 // before and after, each ends the process as it does everywhere. One at a time.

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 namespace expertmesh::app {
 namespace {
@@ -33,6 +36,28 @@ TEST(StoppableAnswerDeathTest, TheSecondCtrlCEndsTheProcess) {
     std::raise(SIGINT);
   };
   EXPECT_EXIT(interrupt_after(), testing::KilledBySignal(SIGINT), "");
+}
+
+TEST(FileGoneOnSignalDeathTest, TheFileGoesAndTheSignalEndsTheProcess) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string path = testing::TempDir() + "unfinished.tmp";
+    std::ofstream(path) << "a line";
+    const auto end = [&] {
+      const FileGoneOnSignal file(path);
+      std::raise(signal);
+    };
+    EXPECT_EXIT(end(), testing::KilledBySignal(signal), "");
+    EXPECT_FALSE(std::filesystem::exists(path)) << signal;
+    std::ofstream(path) << "a line";
+    const auto end_later = [&] {
+      {
+        const FileGoneOnSignal file(path);
+      }
+      std::raise(signal);
+    };
+    EXPECT_EXIT(end_later(), testing::KilledBySignal(signal), "");
+    EXPECT_TRUE(std::filesystem::exists(path)) << signal;
+  }
 }
 
 }  // namespace

@@ -430,6 +430,19 @@ def test_chat_answer_is_interrupted():
         run.finish().expect_code(0).expect_not("cut at")
 
 
+def test_interrupted_output_is_gone():
+    """What a signal ends leaves neither a part of the output nor its .tmp."""
+    path = os.path.join(EXPERTMESH.folder, "cut.jsonl")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        run = EXPERTMESH.start(["generate", "--model", "talker", "chat_markup=qwen3", "--prompt", "one", "--max-new-tokens", "1000000",
+                                "--output", "cut.jsonl"])
+        run.wait_for(lambda: os.path.exists(path + ".tmp"), what="the output")
+        run.send(number)
+        run.finish().expect_code(-number)
+        if os.path.exists(path) or os.path.exists(path + ".tmp"):
+            raise Failure("the output is left: %s" % os.listdir(EXPERTMESH.folder))
+
+
 def chat_on_terminal(typed, *arguments, interrupt=False):
     """What a terminal shows of a chat, and how it ends. `interrupt`: Ctrl-C at the first prompt."""
     master, slave = pty.openpty()
@@ -492,7 +505,7 @@ def main():
             suite.add_named("list_" + what, test_list, what, words)
         for test in (test_version, test_bench, test_init_and_alias, test_init_says_the_dtype, test_batching_strategies, test_small_set_repeats_with_a_warning,
                      test_attention_choices, test_score_writes_whole_output, test_generate_rows, test_generate_to_stdout,
-                     test_generate_without_finite_scores, test_generate_text, test_chat, test_chat_answer_is_interrupted,
+                     test_generate_without_finite_scores, test_generate_text, test_chat, test_chat_answer_is_interrupted, test_interrupted_output_is_gone,
                      test_chat_on_a_terminal, test_chat_reads_a_config_file):
             suite.add(test)
         return suite.run(sys.argv[2:])
