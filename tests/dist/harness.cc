@@ -53,14 +53,11 @@ class Collector {
  public:
   void add(const shard::Parameter& parameter, const at::Tensor& shard, Tensors& into) {
     const at::Tensor values = shard.to(at::kFloat).contiguous();
-    std::vector<float>* whole = nullptr;
-    {
-      const std::scoped_lock lock(mutex_);
-      whole = &into[parameter.name()];
-      if (whole->empty())
-        whole->assign(static_cast<size_t>(parameter.global_numel()), std::numeric_limits<float>::quiet_NaN());
-    }
-    scatter(parameter.local_box(), parameter.global_shape(), values.const_data_ptr<float>(), *whole);
+    const std::scoped_lock lock(mutex_);  // replicas write to the same place
+    std::vector<float>& whole = into[parameter.name()];
+    if (whole.empty())
+      whole.assign(static_cast<size_t>(parameter.global_numel()), std::numeric_limits<float>::quiet_NaN());
+    scatter(parameter.local_box(), parameter.global_shape(), values.const_data_ptr<float>(), whole);
   }
 
  private:
