@@ -55,7 +55,10 @@ struct Sizes {
   double skew = 0.5;      // 0: experts are equally likely
 
   // The least that goes through memory: weights are read forward and backward, their gradients written.
-  double weight_bytes() const { return 2.0 * static_cast<double>(3 * experts / ranks * hidden * width); }
+  double weight_bytes() const {
+    const int64_t experts_of_a_rank = experts / ranks;
+    return 6.0 * static_cast<double>(experts_of_a_rank * hidden * width);
+  }
   double gflop() const { return 18e-9 * static_cast<double>(tokens * top_k * hidden * width); }  // of one rank
 };
 
@@ -93,7 +96,7 @@ Sizes parse(int argc, char** argv) {
 struct Layer {
   Layer(const Sizes& sizes, int rank) {
     const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank + 1));
-    const auto bf16 = [&](std::vector<int64_t> shape, double scale) {
+    const auto bf16 = [&](const std::vector<int64_t>& shape, double scale) {
       return (at::randn(shape, generator, at::kFloat) * scale).to(at::kBFloat16);
     };
     const int64_t local = sizes.experts / sizes.ranks;
@@ -329,6 +332,7 @@ void bench_decode(const Sizes& sizes) {
     bytes += static_cast<double>(layers.back().gate_up_proj.nbytes() + layers.back().down_proj.nbytes());
   }
   std::vector<Choices> choices;
+  choices.reserve(static_cast<size_t>(sizes.rounds));
   for (int i = 0; i < sizes.rounds; ++i) choices.emplace_back(sizes, generator);
   for (const moe::ExpertMlp* mlp :
        {&moe::reference_expert_mlp(), &moe::native_expert_mlp(), &moe::packed_expert_mlp()}) {

@@ -123,7 +123,7 @@ class Roofline {
       for (int step = 0; step < kSteps; ++step) {
         __m512 columns[kBlocks];
 #pragma GCC unroll 4
-        for (int j = 0; j < kBlocks; ++j) columns[j] = _mm512_load_ps(b + (j * kSteps + step) * 16);
+        for (int j = 0; j < kBlocks; ++j) columns[j] = _mm512_load_ps(b + int64_t{16} * (j * kSteps + step));
 #pragma GCC unroll 6
         for (int i = 0; i < kRows; ++i) {
           const __m512 row = _mm512_set1_ps(a[i * kSteps + step]);
@@ -153,10 +153,10 @@ class Roofline {
     for (int64_t done = 0; done < kDots; done += kRows * 2 * kDepth / 4) {
       asm volatile("" ::"r"(a), "r"(b) : "memory");  // the zeros are not known
       for (int k = 0; k < kDepth; ++k) {
-        const __m256 low = _mm256_load_ps(b + k * 8), high = _mm256_load_ps(b + (kDepth + k) * 8);
+        const __m256 low = _mm256_load_ps(b + int64_t{8} * k), high = _mm256_load_ps(b + int64_t{8} * (kDepth + k));
 #pragma GCC unroll 6
         for (int i = 0; i < kRows; ++i) {
-          const __m256 row = _mm256_broadcast_ss(a + i * kDepth + k);
+          const __m256 row = _mm256_broadcast_ss(a + int64_t{i} * kDepth + k);
           sums[i][0] = _mm256_fmadd_ps(row, low, sums[i][0]);
           sums[i][1] = _mm256_fmadd_ps(row, high, sums[i][1]);
         }

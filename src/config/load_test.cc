@@ -288,6 +288,7 @@ TEST(Load, UpstreamsExamples) {
       "sample_backend: hf\nmax_new_tokens: 128\nquant_config: null\n";
   const std::string examples[] = {
       "dist_config:\n  name: fsdp2\n  dcp_path: null\nkernel_config:\n  name: auto\noutput_dir: outputs/test_fsdp2\n",
+      // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): a file each, long ones in two lines
       "dist_config: {name: fsdp2}\noptim_config: {name: muon, wd: 0.1, momentum: 0.95, nesterov: true, ns_steps: 5, "
       "adamw_betas: [0.9, 0.95], adamw_eps: 1.0e-8}\n",
       "dist_config: {name: fsdp2, dcp_path: null}\ntrust_remote_code: true\nflash_attn: flash_attention_2\n"

@@ -15,14 +15,15 @@ BalanceSums::BalanceSums(int64_t num_experts, int64_t num_groups)
 void BalanceSums::add(size_t group, std::span<const int64_t> ids, std::span<const float> probs_TE) {
   EXPERTMESH_CHECK(probs_TE.size() % num_experts_ == 0, "{} probabilities of {} experts", probs_TE.size(),
                    num_experts_);
+  const size_t rows = probs_TE.size() / num_experts_;
   EXPERTMESH_CHECK(group < num_groups_, "group {} of {}", group, num_groups_);
   const std::span<double> values = std::span(values_).subspan(group * width(), width());
   for (const int64_t id : ids) values[static_cast<size_t>(id)] += 1.0;
   const std::span<double> sums_E = values.subspan(num_experts_, num_experts_);
-  for (size_t row = 0; row < probs_TE.size(); row += num_experts_) {
-    for (size_t e = 0; e < num_experts_; ++e) sums_E[e] += static_cast<double>(probs_TE[row + e]);
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t e = 0; e < num_experts_; ++e) sums_E[e] += static_cast<double>(probs_TE[row * num_experts_ + e]);
   }
-  values.back() += static_cast<double>(probs_TE.size() / num_experts_);
+  values.back() += static_cast<double>(rows);
 }
 
 BalanceSums::Group BalanceSums::group(size_t index) const {

@@ -102,7 +102,7 @@ TEST(BalanceLoss, EqualsTheCases) {
 TEST(BalanceLoss, GradientsAgreeWithAutogradInFp64) {
   constexpr int64_t kExperts = 6, kTopK = 2;
   constexpr double kCoefficient = 0.7;
-  const auto randn = [](std::vector<int64_t> shape, uint64_t seed) {
+  const auto randn = [](const std::vector<int64_t>& shape, uint64_t seed) {
     return at::randn(shape, at::Generator(at::make_generator<at::CPUGeneratorImpl>(seed)), at::kFloat);
   };
   const at::Tensor gate = randn({kExperts, 8}, 1), map = randn({8, 8}, 2).set_requires_grad(true);
@@ -147,7 +147,7 @@ TEST(BalanceLoss, OfNothingIsZero) {
 
 TEST(BalanceLoss, OfEvenLoadIsTheChoicesOfAToken) {
   BalanceSums sums(3, 1);
-  const std::vector<float> even(3 * 3, 1.0F / 3.0F);
+  const std::vector<float> even(9, 1.0F / 3.0F);
   sums.add(0, std::vector<int64_t>{0, 1, 1, 2, 2, 0}, even);
   EXPECT_NEAR(sums.loss(), 2.0, 1e-6);
 }

@@ -8,9 +8,9 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
-#include <vector>
 
 namespace {
 
@@ -33,10 +33,10 @@ namespace {
 
 // In a process of its own: the library is set up once.
 void use_vector_functions_in_threads() {
-  std::vector<std::thread> threads;
+  std::array<std::thread, 4> threads;
   std::atomic<int> num_begun{0}, num_late{0};
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
       ++num_begun;
       while (num_begun < 4) std::this_thread::yield();
       begin_rank_thread(1);

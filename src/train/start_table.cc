@@ -100,7 +100,7 @@ std::string attention_text(const config::Config& config) {
 // What a micro-batch holds: of a dynamic strategy its budget.
 std::string batching_text(const Job& job) {
   const config::DataConfig& data = job.loaded.config.data;
-  const std::string name(config::choice_name(data.batching_strategy));
+  std::string name(config::choice_name(data.batching_strategy));
   if (!config::is_dynamic(data.batching_strategy)) return name;
   return fmt::format("{}, up to {} {} tokens a micro-batch (cutoff_len {} x micro_batch_size {})", name,
                      data.cutoff_len * data.micro_batch_size,

@@ -100,6 +100,7 @@ Generated generate_rows(const std::string& golden, const std::vector<Prompt>& pr
 
 std::vector<Ids> ids_of(const Generated& generated) {
   std::vector<Ids> ids;
+  ids.reserve(generated.answers.size());
   for (const Answer& answer : generated.answers) ids.push_back(answer.ids);
   return ids;
 }
