@@ -296,8 +296,7 @@ TEST(Load, UpstreamsExamples) {
       "dist_config: {name: fsdpturbo, ep_size: 16, ep_dispatcher: eager}\ncp_size: 1\nbf16: true\n"
       "init_config: {name: init_on_meta}\nkernel_config:\n  name: 'auto, flash-linear-attention'\n"
       "  include_kernels: chunk_gated_delta_rule, fused_recurrent_gated_delta_rule\n  chunk_size: 64\n",
-      "batching_strategy: dynamic_batching\n",
-      "batching_strategy: padding_free\nflash_attn: flash_attention_2\n",
+      "batching_strategy: dynamic_batching\n", "batching_strategy: padding_free\nflash_attn: flash_attention_2\n",
       "batching_strategy: dynamic_padding_free\nflash_attn: flash_attention_2\n",
       "peft_config: {name: lora, r: 16, lora_alpha: 32, lora_dropout: 0.05, target_modules: all}\n"
       "init_config: {name: init_on_rank0}\n",
