@@ -10,6 +10,7 @@
 
 #include "comm/mesh.h"
 #include "comm/testing/processes.h"
+#include "comm/testing/soon.h"
 #include "comm/testing/suite.h"
 #include "comm/world.h"
 
@@ -20,11 +21,9 @@ using base::Code;
 using base::make_error;
 using testing::Check;
 using ::testing::HasSubstr;
+using testing::kSoon;
 using testing::ProcessResult;
 using testing::run_processes;
-
-// Far above what a busy machine takes to end all ranks, far below the time-out of the ranks that would hang.
-constexpr double kSoon = 60;
 
 WorldOptions test_options() {
   WorldOptions options;

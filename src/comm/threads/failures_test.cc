@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/fault.h"
+#include "comm/testing/soon.h"
 #include "comm/world.h"
 
 namespace expertmesh::comm {
@@ -20,11 +21,9 @@ namespace {
 using base::Code;
 using base::Error;
 using base::make_error;
+using comm::testing::kSoon;
 using ::testing::HasSubstr;
 using Seconds = std::chrono::duration<double>;
-
-// Far above what a busy machine takes to end all ranks, far below the time-out of the ranks that would hang.
-constexpr double kSoon = 60;
 
 struct Outcome {
   std::optional<Error> error;
