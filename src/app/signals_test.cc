@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace expertmesh::app {
@@ -38,25 +39,19 @@ TEST(StoppableAnswerDeathTest, TheSecondCtrlCEndsTheProcess) {
   EXPECT_EXIT(interrupt_after(), testing::KilledBySignal(SIGINT), "");
 }
 
-TEST(FileGoneOnSignalDeathTest, TheFileGoesAndTheSignalEndsTheProcess) {
+TEST(FileGoneOnSignalDeathTest, TheFileGoesWhileItIsUnfinishedAndTheSignalEndsTheProcess) {
+  const std::string path = testing::TempDir() + "unfinished.tmp";
   for (const int signal : {SIGINT, SIGTERM}) {
-    const std::string path = testing::TempDir() + "unfinished.tmp";
-    std::ofstream(path) << "a line";
-    const auto end = [&] {
-      const FileGoneOnSignal file(path);
-      std::raise(signal);
-    };
-    EXPECT_EXIT(end(), testing::KilledBySignal(signal), "");
-    EXPECT_FALSE(std::filesystem::exists(path)) << signal;
-    std::ofstream(path) << "a line";
-    const auto end_later = [&] {
-      {
-        const FileGoneOnSignal file(path);
-      }
-      std::raise(signal);
-    };
-    EXPECT_EXIT(end_later(), testing::KilledBySignal(signal), "");
-    EXPECT_TRUE(std::filesystem::exists(path)) << signal;
+    for (const bool is_finished : {false, true}) {
+      std::ofstream(path) << "a line";
+      const auto end = [&] {
+        std::optional<FileGoneOnSignal> file(path);
+        if (is_finished) file.reset();
+        std::raise(signal);
+      };
+      EXPECT_EXIT(end(), testing::KilledBySignal(signal), "");
+      EXPECT_EQ(std::filesystem::exists(path), is_finished) << signal;
+    }
   }
 }
 
