@@ -18,7 +18,12 @@ void BalanceSums::add(size_t group, std::span<const int64_t> ids, std::span<cons
   const size_t rows = probs_TE.size() / num_experts_;
   EXPERTMESH_CHECK(group < num_groups_, "group {} of {}", group, num_groups_);
   const std::span<double> values = std::span(values_).subspan(group * width(), width());
-  for (const int64_t id : ids) values[static_cast<size_t>(id)] += 1.0;
+  const std::span<double> choices_E = values.first(num_experts_);
+  for (const int64_t id : ids) {
+    const auto expert = static_cast<size_t>(id);
+    EXPERTMESH_CHECK(expert < num_experts_, "expert {} of {}", id, num_experts_);
+    choices_E[expert] += 1.0;
+  }
   const std::span<double> sums_E = values.subspan(num_experts_, num_experts_);
   for (size_t row = 0; row < rows; ++row) {
     for (size_t e = 0; e < num_experts_; ++e) sums_E[e] += static_cast<double>(probs_TE[row * num_experts_ + e]);
@@ -51,10 +56,11 @@ double BalanceSums::loss() const {
 
 std::vector<float> BalanceSums::gradient(double coefficient) const {
   std::vector<float> gradient_GE(num_groups_ * num_experts_, 0.0F);
+  const double share = coefficient * static_cast<double>(num_experts_) / num_used_groups();
   for (size_t g = 0; g < num_groups_; ++g) {
     const Group at = group(g);
     if (at.rows == 0) continue;
-    const double scale = coefficient * static_cast<double>(num_experts_) / at.rows / at.rows / num_used_groups();
+    const double scale = share / at.rows / at.rows;
     for (size_t e = 0; e < num_experts_; ++e)
       gradient_GE[g * num_experts_ + e] = static_cast<float>(scale * at.choices_E[e]);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank thread that meets the library half set up is one in a thousand, so the test watches the set-up itself: this
+// A rank thread that meets the library half set up is one in some hundred, so the test watches the set-up itself: this
 // program's function of that name stands before the library's.
 #include "ops/rank_thread.h"
 

@@ -138,12 +138,12 @@ TEST(BalanceLoss, ByLayerIsFromTheLoadsOfEach) {
 }
 
 // AC-02 with the balance loss: kept graphs and layers that run again give the same bits, also where routing came first.
-TEST(BalanceLoss, RecomputeIsBitwiseEqual) {
+TEST_P(BalanceOnMeshes, RecomputeIsBitwiseEqual) {
   for (const char* golden : {"tiny_s1", "qwen3_5_text"}) {
     for (const int micro_batches : {1, 2}) {
-      const RunResult on = run_steps(spec_of(golden, even_steps(), 2, {mesh(2), kBalance, kByLayer}, micro_batches));
+      const RunResult on = run_steps(spec_of(golden, even_steps(), 2, {mesh(2), kBalance, GetParam()}, micro_batches));
       const RunResult off =
-          run_steps(spec_of(golden, even_steps(), 2, {mesh(2), kBalance, kByLayer, kNoRecompute}, micro_batches));
+          run_steps(spec_of(golden, even_steps(), 2, {mesh(2), kBalance, GetParam(), kNoRecompute}, micro_batches));
       EXPECT_EQ(difference(on, off, kBitwise), "") << golden;
       expect_same_balance(on, off, 0);
     }
