@@ -24,7 +24,6 @@ void OutputFile::finish() {
   file_->sync();
   file_->close();
   fs_->rename(growing_path_, path_);
-  gone_on_signal_.reset();
   file_.reset();
 }
 

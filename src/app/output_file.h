@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,7 +25,7 @@ class OutputFile {
  private:
   std::unique_ptr<base::FileSystem> fs_ = base::make_posix_file_system(base::Code::kData);
   std::string path_, growing_path_;
-  std::optional<FileGoneOnSignal> gone_on_signal_;  // before the file is there, so that no signal comes between
+  FileGoneOnSignal gone_on_signal_;  // before the file is there, so that no signal comes between
   std::unique_ptr<base::WritableFile> file_;
 };
 

@@ -54,13 +54,15 @@ int stop_signal() { return g_first.load(); }
 
 FileGoneOnSignal::FileGoneOnSignal(const std::string& path) : path_(path) {
   g_unfinished_file = path_.c_str();
-  set_handler(SIGINT, on_unfinished_file);
-  set_handler(SIGTERM, on_unfinished_file);
+  sigaction(SIGINT, nullptr, &interrupt_before_);
+  sigaction(SIGTERM, nullptr, &terminate_before_);
+  if (interrupt_before_.sa_handler != SIG_IGN) set_handler(SIGINT, on_unfinished_file);
+  if (terminate_before_.sa_handler != SIG_IGN) set_handler(SIGTERM, on_unfinished_file);
 }
 
 FileGoneOnSignal::~FileGoneOnSignal() {
-  set_handler(SIGINT, SIG_DFL);
-  set_handler(SIGTERM, SIG_DFL);
+  sigaction(SIGINT, &interrupt_before_, nullptr);
+  sigaction(SIGTERM, &terminate_before_, nullptr);
   g_unfinished_file = nullptr;
 }
 

@@ -3,6 +3,7 @@
 // once with 128 + its number.
 #pragma once
 
+#include <csignal>
 #include <string>
 
 namespace expertmesh::app {
@@ -17,8 +18,8 @@ void take_stop_signals();
 // The first of them that came; 0: none yet.
 int stop_signal();
 
-// While one of these lives, the two signals remove the file before they end the process as they do everywhere. One at a
-// time.
+// While one of these lives, the two signals remove the file before they end the process as they do everywhere; one
+// that is ignored, as in the background of a script, stays so. One at a time.
 class FileGoneOnSignal {
  public:
   explicit FileGoneOnSignal(const std::string& path);
@@ -28,6 +29,7 @@ class FileGoneOnSignal {
 
  private:
   std::string path_;
+  struct sigaction interrupt_before_{}, terminate_before_{};
 };
 
 // While one of these lives, the first Ctrl-C is a wish to stop what is being said, and the second ends the process;

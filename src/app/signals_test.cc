@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -53,6 +54,19 @@ TEST(FileGoneOnSignalDeathTest, TheFileGoesWhileItIsUnfinishedAndTheSignalEndsTh
       EXPECT_EQ(std::filesystem::exists(path), is_finished) << signal;
     }
   }
+}
+
+TEST(FileGoneOnSignalDeathTest, AnIgnoredSignalStaysIgnored) {
+  const auto ignore = [] {
+    std::signal(SIGINT, SIG_IGN);
+    {
+      const FileGoneOnSignal file("unfinished.tmp");
+      std::raise(SIGINT);
+    }
+    std::raise(SIGINT);
+    std::_Exit(7);
+  };
+  EXPECT_EXIT(ignore(), testing::ExitedWithCode(7), "");
 }
 
 }  // namespace
